@@ -1,7 +1,8 @@
-"""Buffer: DeepEP's V1 class, its signatures and what they promise. The work is done by normal.py and low_latency.py, on
-cuda tensors by device_normal.py and device_low_latency.py.
+"""Buffer has the signatures and the behaviour of DeepEP's V1 class. normal.py and low_latency.py do the work on CPU
+tensors, device_normal.py and device_low_latency.py on cuda tensors.
 
-Every method is documented in docs/deep_ep.md: what it honours, what has no meaning on a CPU, what it refuses.
+docs/deep_ep.md lists for every method the arguments that are honoured, those without a meaning on a CPU, and those that
+are refused.
 """
 
 import math
@@ -25,16 +26,16 @@ Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 
 
 class Buffer(LowLatency):
-    """Sends tokens to the ranks of their experts and their results back, on CPU tensors, or on cuda tensors of ranks
-    of one node: the first ones decide.
+    """Sends tokens to the ranks of their experts and returns the results to the source ranks. The first tensor that a
+    Buffer gets decides whether it works on CPU tensors, or on cuda tensors, whose ranks are on one node.
 
-    group: torch ProcessGroup, or ferry.Group; comm: mpi4py communicator, when group is None.
-    Sizes, queue pairs and NVLink options are accepted; memory is ferry's own and grows as needed. enable_shrink allows
-    masking ranks in low-latency calls. Collective.
+    group is a torch ProcessGroup or a ferry.Group; comm is an mpi4py communicator, used when group is None. Sizes,
+    queue pairs and NVLink options are checked and have no effect: ferry makes its memory as it is needed. enable_shrink
+    allows masking ranks in low-latency calls. Collective.
 
     Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L = E / R local experts (when R does not
-    divide E the first E % R ranks have one more), N rows received. Arguments that a rank gets wrong raise
-    ferry.InvalidArgument on it and ferry.PeerRejected on the others, and the buffer goes on.
+    divide E the first E % R ranks have one more), N rows received. A wrong argument raises ferry.InvalidArgument on the
+    rank that gave it and ferry.PeerRejected on the other ranks. The buffer can be used after that.
     """
 
     num_sms: int = 20
@@ -70,7 +71,7 @@ class Buffer(LowLatency):
         return self._exchanges
 
     def device_for(self, x) -> Optional[device.Device]:
-        """The device that this buffer works on, None for the CPU: the first tensors decide, x of a call."""
+        """Returns the device that this buffer works on, None for the CPU. The first x that is a tensor decides."""
         exchanges, first = self.exchanges, x[0] if isinstance(x, (tuple, list)) and x else x
         if not self._decided and isinstance(first, torch.Tensor):
             self._decided = True
@@ -80,8 +81,8 @@ class Buffer(LowLatency):
         return self.device
 
     def destroy(self) -> None:
-        """Lets go of memory and group, here and now; the other ranks need not call it at the same time. What was
-        received stays valid. Allowed with and without explicitly_destroy."""
+        """Frees this rank's memory and leaves the group at once; the other ranks may call destroy at another time.
+        Received tensors stay valid. explicitly_destroy need not be set."""
         exchanges, self._exchanges = self.exchanges, None
         self.device = self.device_low_latency = None
         if self._owns_group:
@@ -95,34 +96,34 @@ class Buffer(LowLatency):
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """Sets Buffer.num_sms, an even number: twice the channels of the configurations made from now on."""
+        """Sets Buffer.num_sms, an even number. Configurations made later have half as many channels."""
         Buffer.num_sms = Config(new_num_sms).num_sms  # which checks it
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
-        """DeepEP's recommendation for any number of ranks."""
+        """Returns the Config that DeepEP recommends for a dispatch of any number of ranks."""
         return dispatch_config(Buffer.num_sms, num_ranks)
 
     @staticmethod
     def get_combine_config(num_ranks: int) -> Config:
-        """DeepEP's recommendation for any number of ranks."""
+        """Returns the Config that DeepEP recommends for a combine of any number of ranks."""
         return combine_config(Buffer.num_sms, num_ranks)
 
     @staticmethod
     def capture() -> EventOverlap:
-        """The moment of torch's current CUDA stream; where this process has not used CUDA, an event that has happened.
-        """
+        """Records an event on torch's current CUDA stream. Where this process has not used CUDA, a wait for the event
+        returns at once."""
         return EventOverlap(EventHandle())
 
     def get_comm_stream(self) -> Union[Stream, torch.cuda.Stream]:
-        """On the CPU a stream without work: calls are complete when they return. On a device a stream that is behind
-        every call of this buffer."""
+        """On the CPU, a stream on which nothing runs, since every call is complete when it returns. On a device, a
+        stream that waits for the work of every call of this buffer."""
         return Stream() if self.device is None else self.device.comm_stream()
 
     def get_local_buffer_tensor(self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0,
                                 use_rdma_buffer: bool = False) -> torch.Tensor:
-        """num_nvl_bytes (or num_rdma_bytes) of this rank's memory, the same at every call, from element `offset` on, of
-        shape `size` when given. Memory of its own: no call of this library reads or writes it."""
+        """Returns a tensor in num_nvl_bytes (or num_rdma_bytes) of this rank's memory, which is the same memory at
+        every call: the elements from `offset` on, in the shape `size` if given. No other call reads or writes it."""
         if not isinstance(dtype, torch.dtype):
             raise ferry.InvalidArgument(f"dtype is {type(dtype).__name__}, need a torch.dtype")
         use_rdma_buffer = flag("use_rdma_buffer", use_rdma_buffer)
@@ -146,11 +147,11 @@ class Buffer(LowLatency):
                             previous_event: Optional[EventOverlap] = None, async_finish: bool = False,
                             allocate_on_comm_stream: bool = False) \
             -> Tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
-        """Where the tokens go: topk_idx int64 or int32 [T, K], -1: not sent. Local.
+        """Computes where the tokens go. topk_idx is int64 or int32 [T, K]; -1 means not sent. Local.
 
         Returns (num_tokens_per_rank int32 [R], num_tokens_per_rdma_rank int32 [nodes] or None in one node,
-        num_tokens_per_expert int32 [E], is_token_in_rank bool [T, R], event). A token counts once per rank and per
-        node, and as often per expert as it lists it.
+        num_tokens_per_expert int32 [E], is_token_in_rank bool [T, R], event). A token counts once for each rank and
+        once for each node. For an expert it counts as often as the token lists the expert.
         """
         check_flags(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
         if isinstance(topk_idx, torch.Tensor) and topk_idx.device.type == "cuda":
@@ -170,15 +171,18 @@ class Buffer(LowLatency):
                      EventOverlap]:
         """Sends each token once to every rank that owns one of its experts.
 
-        x: rows [T, H] of any type, or (rows, scales [T, n]) with scales of any type and strides. The layout is what
-        get_dispatch_layout returned. topk_idx int64 or int32 [T, K] and topk_weights float32 [T, K], both or none.
+        x is rows [T, H] of any type, or (rows, scales [T, n]) with scales of any type and strides. get_dispatch_layout
+        returns the three counts and is_token_in_rank. topk_idx is int64 or int32 [T, K] and topk_weights float32
+        [T, K]; both are given or neither.
 
-        Returns (recv_x, recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list, handle, event): rows [N, H]
-        by source rank, then token, as x was (a view of ferry's window; scales contiguous); local expert ids [N, K] in
-        their columns, else -1; weights [N, K], 0 where the id is -1; rows per local expert, rounded up to
+        Returns (recv_x, recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list, handle, event). recv_x is
+        [N, H] by source rank, then token, in x's type and with contiguous scales where x has scales; CPU tensors are
+        views of ferry's window. recv_topk_idx [N, K] has the ids of local experts in their columns and -1 elsewhere.
+        recv_topk_weights [N, K] is 0 where the id is -1. The list has the rows of each local expert, rounded up to
         expert_alignment.
-        num_worst_tokens: outputs have that many rows, those behind the real ones have ids -1, weights 0 and undefined
-        rows, the list is empty. With a handle: its layout anew, only recv_x and the event are not None.
+        num_worst_tokens: the outputs have this many rows; the unused rows at the end are undefined, with ids -1 and
+        weights 0, and the list is empty. With a handle, the dispatch repeats the routes of the handle's dispatch, and
+        only recv_x and the event are not None.
         """
         make_handle = channels.internode if len(self._node_starts) > 1 else channels.intranode
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
@@ -197,7 +201,8 @@ class Buffer(LowLatency):
                            allocate_on_comm_stream: bool = False) \
             -> Tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], Optional[List[int]], Optional[Tuple],
                      EventOverlap]:
-        """dispatch with the handle of several nodes, a tuple of 10; any number of ranks."""
+        """Does what dispatch does, and returns the handle for several nodes, a tuple of 10, whatever the number of
+        ranks."""
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
         switches = dict(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
         return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, channels.internode,
@@ -214,7 +219,8 @@ class Buffer(LowLatency):
         return (*kernels.dispatch(here, x, layout, form), done())
 
     def _normal_kernels(self, x, previous_event):
-        """(module, what its functions take first, what makes the event of a call) for x."""
+        """Returns, for x, (the module with dispatch and combine, the first argument of its functions, the function that
+        returns the event of a call)."""
         here = self.device_for(x)
         if here is None:
             return normal, self.exchanges, overlap
@@ -226,12 +232,13 @@ class Buffer(LowLatency):
                 config: Optional[Config] = None, previous_event: Optional[EventOverlap] = None,
                 async_finish: bool = False, allocate_on_comm_stream: bool = False) \
             -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
-        """Sends rows back to their sources: out[t] = biases + the rows of token t, ranks ascending, in float32,
-        rounded once.
+        """Sends rows back to their source ranks. There out[t] is the sum of the biases and the rows of token t, ranks
+        ascending, in float32 and rounded once.
 
-        x bfloat16, float16 or float32 [N, H'], as dispatch ordered its rows, already weighted and summed over the local
-        experts; it may be written to as soon as this returns. topk_weights float32 [N, K] are summed the same way.
-        bias: one or two [T, H'] of x's type. Returns (combined_x [T, H'], combined_topk_weights [T, K] or None, event).
+        x is bfloat16, float16 or float32 [N, H'] in the order of the rows of the dispatch. The caller has multiplied
+        its rows by their weights and summed them over the local experts, and may write to x as soon as this returns.
+        topk_weights float32 [N, K] are summed like the rows. bias is one or two [T, H'] of x's type.
+        Returns (combined_x [T, H'], combined_topk_weights [T, K] or None, event).
         """
         kernels, here, done = self._normal_kernels(x, previous_event)
         switches = dict(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
@@ -243,6 +250,6 @@ class Buffer(LowLatency):
                           config: Optional[Config] = None, previous_event: Optional[EventOverlap] = None,
                           async_finish: bool = False, allocate_on_comm_stream: bool = False) \
             -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
-        """combine; handles of both kinds are accepted by both."""
+        """Does what combine does. Both methods take the handles of dispatch and of internode_dispatch."""
         return self.combine(x, handle, topk_weights, bias, config, previous_event, async_finish,
                             allocate_on_comm_stream)

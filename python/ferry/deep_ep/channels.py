@@ -1,8 +1,8 @@
-"""Channel matrices: what the tensors of a handle of the normal kernels contain.
+"""Channel matrices are the contents of the tensors of a handle of the normal kernels.
 
-A channel is a contiguous range of a rank's tokens: ceil(T / C) of them, C channels, the last ones shorter or empty.
-ferry moves rows without channels; the numbers are those that DeepEP documents. T tokens of this rank, R ranks, N rows
-received (or the worst case that the caller gave).
+The tokens of a rank are split into C channels, contiguous ranges of ceil(T / C) tokens; the last ones are shorter or
+empty. ferry moves rows without channels, and fills the matrices with the numbers that DeepEP documents. T tokens of
+this rank, R ranks, N rows received (or the worst case that the caller gave).
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Facts(NamedTuple):
 
 
 def intranode(state, facts):
-    """The handle of Buffer.dispatch inside a node, a tuple of 6."""
+    """Makes the handle of Buffer.dispatch inside a node, a tuple of 6."""
     ranks, num_channels = facts.mask.shape[1], facts.num_channels
     shapes = [(ranks, ranks), (ranks, num_channels), (ranks, num_channels), (facts.num_rows,)]
     arrays, tensors = handles.allocate(state, (np.bool_, facts.mask.shape), *((np.int32, shape) for shape in shapes),
@@ -39,9 +39,9 @@ def intranode(state, facts):
 
 
 def internode(state, facts):
-    """The handle of internode_dispatch, a tuple of 10. Rows come straight from their source: what describes the hop
-    over a rank of the own node (recv_rdma_channel_prefix_matrix, recv_rdma_rank_prefix_sum: zeros; send_nvl_head: no
-    rows) is empty."""
+    """Makes the handle of internode_dispatch, a tuple of 10. In ferry no rank of the own node forwards rows. So
+    recv_rdma_channel_prefix_matrix and recv_rdma_rank_prefix_sum, which describe that hop, are zeros, and send_nvl_head
+    has no rows."""
     (num_tokens, ranks), num_channels = facts.mask.shape, facts.num_channels
     starts = np.array(facts.node_starts)
     nodes, peers = len(starts), int(np.diff([*starts, ranks]).max())  # ranks of the largest node
@@ -68,5 +68,5 @@ def internode(state, facts):
 
 
 def mask_of(memory, num_tokens, num_ranks):
-    """bool [T, R]: is_token_in_rank of a handle; it lies first in its memory."""
+    """Returns is_token_in_rank of a handle, bool [T, R], which is at the beginning of the handle's memory."""
     return memory[: num_tokens * num_ranks].view(np.bool_).reshape(num_tokens, num_ranks)

@@ -1,7 +1,7 @@
-"""Config: the queue settings of DeepEP's normal kernels, with its size hints and tables.
+"""Config has the queue settings of DeepEP's normal kernels. The size hints and the tables of settings are DeepEP's.
 
-ferry has no queues and no SMs: of a Config only the number of channels, num_sms / 2, shows, in the channel matrices of
-a handle. The hints are DeepEP's arithmetic, for programs that size buffers with them.
+ferry has no queues and uses no SMs. Only the number of channels of a Config, num_sms / 2, has an effect: it is the
+number of columns of the channel matrices of a handle. The size hints are for programs that size their buffers by them.
 """
 
 from ferry.deep_ep.scalars import integer, rounded_up
@@ -13,7 +13,8 @@ _MOST_SCALES = 128
 
 
 class Config:
-    """num_sms (even), and tokens per chunk and per queue of a (channel, peer), inside and between nodes."""
+    """num_sms (even), and the tokens of a chunk and of a queue, one queue for each channel and peer. The nvl numbers
+    are for queues inside a node, the rdma numbers for queues between nodes."""
 
     def __init__(self, num_sms=20, num_max_nvl_chunked_send_tokens=6, num_max_nvl_chunked_recv_tokens=256,
                  num_max_rdma_chunked_send_tokens=6, num_max_rdma_chunked_recv_tokens=256):
@@ -36,18 +37,18 @@ class Config:
 
     @property
     def num_channels(self):
-        """Parts that a rank's tokens are split in; each is a contiguous range of them."""
+        """The number of contiguous ranges that the tokens of a rank are split into."""
         return max(self.num_sms // 2, 1)
 
     def get_nvl_buffer_size_hint(self, hidden_bytes, num_ranks):
-        """Bytes of num_nvl_bytes for rows of hidden_bytes."""
+        """Returns num_nvl_bytes, in bytes, for rows of hidden_bytes."""
         hidden_bytes, num_ranks = _check_sizes(hidden_bytes, num_ranks)
         nodes, peers = max(-(-num_ranks // NVL_PEERS), 1), min(num_ranks, NVL_PEERS)
         queues = self.num_sms // 2 * peers
         return rounded_up(queues * ((2 * nodes + 3) * 4 + self.nvl_recv * _token_bytes(hidden_bytes)), 128)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes, num_ranks):
-        """Bytes of num_rdma_bytes; 0 inside one node."""
+        """Returns num_rdma_bytes, in bytes, for rows of hidden_bytes; 0 inside one node."""
         hidden_bytes, num_ranks = _check_sizes(hidden_bytes, num_ranks)
         if num_ranks <= NVL_PEERS:
             return 0
@@ -63,7 +64,8 @@ def _check_sizes(hidden_bytes, num_ranks):
 
 
 def _token_bytes(hidden_bytes):
-    """A row with its source, top-k ids (int64), weights and scales, as many as DeepEP allows."""
+    """Returns the bytes of a row with its source and with the largest number of top-k ids (int64), weights and scales
+    that DeepEP allows."""
     return hidden_bytes + 8 + _MOST_TOPK * (8 + 4) + _MOST_SCALES * 4
 
 
@@ -83,12 +85,13 @@ _COMBINE = {
 
 
 def dispatch_config(num_sms, num_ranks):
-    """DeepEP's recommendation; for a number of ranks it does not list, that of the next larger one it does."""
+    """Returns the Config that DeepEP recommends for a dispatch. For a number of ranks that is not in DeepEP's table, it
+    is that of the next larger number in the table, or else of the largest."""
     return _recommended(_DISPATCH, num_sms, num_ranks)
 
 
 def combine_config(num_sms, num_ranks):
-    """DeepEP's recommendation for combine, chosen as in dispatch_config."""
+    """Returns the Config that DeepEP recommends for a combine, chosen as in dispatch_config."""
     return _recommended(_COMBINE, num_sms, num_ranks)
 
 

@@ -1,8 +1,8 @@
-"""Device: what a Buffer whose ranks give it cuda tensors has beside its methods. Exchanges of ferry.cuda, the streams
-that its calls keep to, and what a graph that captured them needs. Calls ferry.cuda.
+"""Device is the part of a Buffer for cuda tensors. It has exchanges of ferry.cuda, the communication stream, and
+references that keep memory alive for captured graphs.
 
-Everything is issued on torch's current stream of the device, so in the order in which the caller works: that a call is
-behind previous_event, and that what it returned is behind its event, holds without a stream of this library.
+All work is issued on torch's current stream of the device, so it runs in the order in which the caller issues it. A
+call runs after previous_event, and its results are complete when its event is, without a stream of ferry's own.
 """
 
 import functools
@@ -24,30 +24,34 @@ class Device:
         self._captured = []
 
     def capturing(self):
-        """Whether the current stream captures a graph: then nothing waits on the host, and ranks do not meet."""
+        """Whether the current stream is capturing a graph. During a capture no call waits on the host, and ranks do not
+        meet."""
         return torch.cuda.is_current_stream_capturing()
 
     def keep_if_captured(self, *used):
-        """A graph that captured a call reads memory of ferry's but does not keep it alive: the buffer does."""
+        """Keeps `used` alive as long as this object if a graph is being captured. A graph reads ferry's memory, but
+        does not keep the memory alive."""
         if self.capturing():
             self._captured.append(used)
 
     def done(self):
-        """The event of what the current stream was given so far. The stream of comm_stream() is behind it too."""
+        """Returns an event after all work that the current stream has been given. Later work on comm_stream() waits for
+        this work too."""
         if self._comm_stream is not None and not self.capturing():
             self._comm_stream.wait_stream(torch.cuda.current_stream(self.device))
         return moment(self.device)
 
     def comm_stream(self):
-        """A stream that is behind all calls made since the first use of this property. No call is issued on it."""
+        """Returns a stream that waits for the work of all calls. No call is issued on it. It is made at the first use,
+        and then waits for the work issued before."""
         if self._comm_stream is None:
             self._comm_stream = torch.cuda.Stream(self.device)
             self._comm_stream.wait_stream(torch.cuda.current_stream(self.device))
         return self._comm_stream
 
     def meet(self, exchange, num_tokens, call, counts=b""):
-        """Exchanges.agree, with the errors that kernels of `exchange` (or None) have met since: whatever one rank knows
-        of, all ranks raise, and make the call together or not at all."""
+        """Does what Exchanges.agree does, after a check for errors in earlier kernels of `exchange` (or None). If one
+        rank finds an error, all ranks raise, so either all ranks make the call or none does."""
         try:
             if exchange is not None:
                 exchange.check()
@@ -57,12 +61,13 @@ class Device:
 
 
 def wait(previous_event):
-    """What comes next on the current stream is behind an EventOverlap, if it has an event."""
+    """Makes later work on the current stream wait for an EventOverlap, if it has an event."""
     event = getattr(previous_event, "event", None)
     if event is not None:
         event.current_stream_wait()
 
 
 def moment(device):
-    """The event of what torch's current stream of the device was given so far."""
+    """Returns an event that is complete when torch's current stream of the device has finished all work that it has
+    been given until now."""
     return EventOverlap(EventHandle(torch.cuda.current_stream(device)))

@@ -1,5 +1,5 @@
-"""Layouts of a routing on cuda tensors: layout.py and channels.py once more, in operations of torch, which
-leave everything on the device and never wait for it.
+"""The functions of layout.py and channels.py for cuda tensors, in operations of torch. They leave all results on the
+device and do not wait for it.
 
 T tokens of this rank, K top-k, E experts, R ranks, N rows received, L experts of this rank.
 """
@@ -8,8 +8,9 @@ import torch
 
 
 def token_ranks(topk_idx, num_experts, num_ranks):
-    """(bool [T, R]: whether a token goes to a rank; int32 [R]: tokens that do; int32 [E]: entries of each expert) of
-    integers [T, K]. An id of no expert counts as -1: the dispatch is what refuses it."""
+    """Returns (whether each token goes to each rank, bool [T, R]; tokens that go to each rank, int32 [R]; entries of
+    each expert, int32 [E]). topk_idx is integers [T, K]. An id that names no expert counts as -1 here; the dispatch
+    refuses it."""
     ids = topk_idx.long()
     ids = torch.where((ids < 0) | (ids >= num_experts), -1, ids)
     ranks = torch.where(ids < 0, num_ranks, _owner(ids, num_experts, num_ranks))
@@ -20,7 +21,7 @@ def token_ranks(topk_idx, num_experts, num_ranks):
 
 
 def _owner(ids, num_experts, num_ranks):
-    """Experts lie in blocks, the first E % R ranks have one more."""
+    """Returns the rank of each expert. Ranks own contiguous blocks of experts; the first E % R ranks own one more."""
     even, larger = divmod(num_experts, num_ranks)
     in_larger = larger * (even + 1)
     behind = larger + torch.div(ids - in_larger, max(even, 1), rounding_mode="floor")
@@ -28,21 +29,23 @@ def _owner(ids, num_experts, num_ranks):
 
 
 def _histogram(values, size):
-    """int32 [size]: how many of the values, int64 from 0 to size - 1, are each."""
+    """Returns int32 [size]: how often each number occurs in `values`, int64 from 0 to size - 1."""
     values = values.flatten()
     counts = torch.zeros(size, dtype=torch.int32, device=values.device)
     return counts.scatter_add_(0, values, counts.new_ones(()).expand(len(values)))
 
 
 def ids_of(mask):
-    """int32 [T, R]: ids of experts that are the ranks themselves; mask bool [T, R]."""
+    """Returns int32 top-k ids [T, R] in which expert r is rank r: column r is r where the mask, bool [T, R], is True,
+    and -1 elsewhere."""
     ranks = torch.arange(mask.shape[1], dtype=torch.int32, device=mask.device)
     return torch.where(mask, ranks, -1)
 
 
 def fill_sent(mask, prefix, head):
-    """From bool [T, R]: prefix int32 [R, C], the running sum over channels of tokens that go to a rank, and head int32
-    [T, R], how many of its channel do so before a token that does, else -1."""
+    """Fills prefix int32 [R, C] and head int32 [T, R] from the mask, bool [T, R]. prefix is the running sum over
+    channels of the tokens that go to a rank. head is, for a token that goes to a rank, how many earlier tokens of its
+    channel go there, and -1 for other tokens."""
     num_tokens, num_channels = mask.shape[0], prefix.shape[1]
     if num_tokens == 0:
         prefix.zero_()
@@ -56,9 +59,9 @@ def fill_sent(mask, prefix, head):
 
 
 def fill_received(sources, each, prefix, tokens):
-    """From int32 [N, 3], rows by source and token: prefix int32 [R, C], the rows of a source from the channels before
-    each one, and tokens int32 [N or more], the token of each row and -1 behind them. each int64 [R]: tokens of a
-    channel of each source."""
+    """Fills prefix int32 [R, C] and tokens int32 [N or more] from sources int32 [N, 3], whose rows are ordered by
+    source and token. prefix is the number of rows of a source from the channels before each channel. tokens is the
+    token of each row, then -1. `each` int64 [R] is the size of a channel of each source, in tokens."""
     num_ranks, num_channels = prefix.shape
     rank, token = sources[:, 0].long(), sources[:, 1]
     channel = torch.div(token, each[rank], rounding_mode="floor")
@@ -69,14 +72,15 @@ def fill_received(sources, each, prefix, tokens):
 
 
 def tokens_per_channel(num_tokens, num_channels):
-    """A channel is a contiguous range of so many tokens, the last ones shorter or empty."""
+    """Returns the number of tokens of a channel, a contiguous range of tokens. The last channels are shorter or
+    empty."""
     return max(-(-num_tokens // num_channels), 1)
 
 
 def fill_padded(running, sources, counts, layout, source_tokens):
-    """From the running sums of a padded dispatch, int64 [L * R] over (local expert, source), and its sources int32
-    [L * C, 3]: counts int32 [L], layout int64 [L, R], first row << 32 | rows of each source, and source_tokens int32
-    [L, C], -1 where no row is."""
+    """Fills counts int32 [L], layout int64 [L, R] (first row << 32 | rows of each source) and source_tokens int32
+    [L, C] (-1 where there is no row). They are computed from `running`, the running sums of a padded dispatch over
+    (local expert, source), int64 [L * R], and from its sources, int32 [L * C, 3]."""
     num_local, capacity = source_tokens.shape
     rows = torch.diff(running, prepend=running.new_zeros(1)).view(layout.shape)
     ends = rows.cumsum(1)

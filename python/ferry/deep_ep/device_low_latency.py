@@ -1,11 +1,11 @@
-"""The low-latency calls on cuda tensors: low_latency.py once more, on padded exchanges of ferry.cuda.
+"""The low-latency calls of low_latency.py for cuda tensors, on padded exchanges of ferry.cuda.
 
-Nothing waits on the host, and nothing meets there once the exchange of a shape is made: calls only issue work, and can
-be captured in graphs. So what kernels find out (an id of no expert; a rank that refused its call, or died) is raised by
-the next call of that shape, which is then not made.
+After the exchange of a shape has been made, calls only issue work: they do not wait on the host, ranks do not meet, and
+graphs can capture the calls. So an error that a kernel finds (an id that names no expert; a rank that refused its call
+or was lost) is raised by the next call of that shape, which is not made then.
 
-R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, C = R * M rows per expert, H hidden, K
-top-k. device_low_latency_rows.py has the state of a handle."""
+R ranks, E experts, L of them on this rank, T tokens of this rank, M the most tokens of a rank, C = R * M rows of each
+expert, H hidden, K top-k. device_low_latency_rows.py has the state of a handle."""
 
 import torch
 
@@ -26,8 +26,8 @@ class DeviceLowLatency:
         self._last = None  # Padded of the last dispatch
 
     def dispatch(self, given, switches, masked):
-        """Buffer.low_latency_dispatch without its event: (recv_x or (recv_x, scales), counts, handle, hook). `given`
-        has its arguments, switches the last of them."""
+        """Does Buffer.low_latency_dispatch. Returns the same values except the event: (recv_x or (recv_x, scales),
+        counts, handle, hook)."""
         padded, x, topk_idx = None, given.x, given.topk_idx
         try:
             switches.check()
@@ -69,7 +69,7 @@ class DeviceLowLatency:
             raise InvalidArgument("the first dispatch of a shape makes an exchange, which a graph cannot capture")
 
     def _make(self, call):
-        """Collective."""
+        """Makes the exchange of a shape, after all ranks have agreed on the shape. Collective."""
         exchanges = self._here.exchanges
         self._here.meet(None, 0, (("device", "cuda"), *zip(arguments.CALL, call)))
         max_tokens, hidden, num_experts, top_k, dtype, wire = call
@@ -81,7 +81,8 @@ class DeviceLowLatency:
         return padded
 
     def _refuse(self, padded, error):
-        """Takes the place of a dispatch; without its exchange in the last one, where the others most likely are."""
+        """Refuses this dispatch on all ranks and raises `error`: in the exchange of `padded`, or without one in that of
+        the last dispatch, in which the other ranks most likely are."""
         padded = padded or self._last
         if padded is None:
             self._here.exchanges.refuse(error)
@@ -90,7 +91,7 @@ class DeviceLowLatency:
         raise error
 
     def combine(self, given):
-        """Buffer.low_latency_combine without its event: (combined_x, hook). `given` has its arguments."""
+        """Does Buffer.low_latency_combine. Returns the same values except the event: (combined_x, hook)."""
         sent, padded = None, self._last
         try:
             sent = self._find(given.handle)
@@ -114,7 +115,7 @@ class DeviceLowLatency:
         return out, padded.hook(padded.combining.recv)
 
     def _check_combine(self, given, sent):
-        """(rows, weights, out) of a combine."""
+        """Checks the arguments of a combine, and returns (rows, weights, out)."""
         device, padded = self._here.device, sent.padded
         if arguments.check_combine(given.use_logfmt, given.zero_copy, given.async_finish, given.return_recv_hook):
             raise InvalidArgument("use_logfmt is not for cuda tensors: their rows travel as they are")
@@ -136,7 +137,7 @@ class DeviceLowLatency:
         return rows, weights, check_tensor(given.out, "out", tuple(FLOATS), shape, device)
 
     def next_outputs(self, handle):
-        """Buffer.get_next_low_latency_combine_buffer."""
+        """Does Buffer.get_next_low_latency_combine_buffer."""
         sent = self._find(handle)
         arguments.check_handle(handle, sent)
         sent.outputs = sent.padded.outputs(sent.padded.dtype, handle[3])

@@ -1,5 +1,5 @@
-"""The state behind a low-latency handle of cuda tensors, and the rows of a dispatch, which are views of the
-window, in which they stay until the second dispatch after theirs.
+"""The state of a low-latency handle of cuda tensors, and the rows of a dispatch. The rows are views of the window, and
+are valid until the second dispatch after theirs.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
 """
@@ -15,7 +15,7 @@ _UNIT = 4  # rows that a column of scales is a multiple of: columns begin at 16 
 
 
 class Padded:
-    """A padded exchange, and what goes with its calls."""
+    """A padded exchange, its unfinished operations, and the addresses of the rows that it returned."""
 
     def __init__(self, exchange, capacity, dtype):
         self.exchange, self.dtype = exchange, dtype
@@ -25,12 +25,12 @@ class Padded:
         self._received = set()  # addresses of rows in the window
 
     def check_room(self):
-        """Raises where two operations are between their halves."""
+        """Raises InvalidArgument when two operations are between their halves."""
         if self._between_halves >= DEPTH:
             raise InvalidArgument(f"{self._between_halves} operations are in flight, the depth is {DEPTH}: call a hook")
 
     def hook(self, receive):
-        """What makes the second half of an operation, once."""
+        """Returns the hook of an operation. Its first call does the receive half; later calls do nothing."""
         self._between_halves += 1
         pending = [receive]
 
@@ -42,27 +42,27 @@ class Padded:
         return hook
 
     def received(self, rows):
-        """Remembers where rows that are handed out lie."""
+        """Stores the address of rows that a dispatch returns, for has()."""
         self._received.add(rows.untyped_storage().data_ptr())
 
     def has(self, rows):
-        """Whether they lie in received rows."""
+        """Whether `rows` are in the memory of rows that a dispatch returned."""
         return rows.untyped_storage().data_ptr() in self._received
 
     def outputs(self, dtype, hidden):
-        """[L, C, hidden] of the window for the next combine. One that is between its halves is completed first: until
-        then other ranks may read what lay there before."""
+        """Returns [L, C, hidden] of the window, for the rows of the next combine. An unfinished combine is completed
+        first, since until then other ranks may read its rows in this memory."""
         if self.combining is not None:
             self.combining.recv()
         return self.exchange.outputs(self.places[0] * self.places[1], dtype, hidden).view(*self.places, hidden)
 
     def is_next(self, outputs):
-        """Whether these are the outputs of the next combine, and not of one that was made."""
+        """Whether `outputs` is the memory for the next combine, and not that of an earlier one."""
         return outputs.numel() == 0 or outputs.data_ptr() == self.exchange.native.outputs
 
 
 class DeviceSent:
-    """The state behind a handle: where a dispatch went, and its route once it was received."""
+    """The state of a handle: the shape of a dispatch, and its route after the rows have been received."""
 
     made_by = "Buffer.low_latency_dispatch of cuda tensors"
 
@@ -75,11 +75,11 @@ class DeviceSent:
 
 
 class Arrival:
-    """The receive half of a dispatch, and the tensors of a handle that it fills: source_tokens int32 [L, C], layout
-    int64 [L, R]; counts int32 [L]."""
+    """The receive half of a dispatch. It fills two tensors of the handle, source_tokens int32 [L, C] and layout int64
+    [L, R], and the counts, int32 [L]."""
 
     def __init__(self, sent, statistics):
-        """statistics: int32 [L] to add the counts to, or None."""
+        """The counts are added to `statistics`, int32 [L], unless it is None."""
         exchange, (num_local, capacity) = sent.padded.exchange, sent.padded.places
         self._sent, self._statistics = sent, statistics
         self.counts = torch.empty(num_local, dtype=torch.int32, device=exchange.device)
@@ -87,7 +87,7 @@ class Arrival:
             exchange.device, sent, (np.int64, (num_local, exchange.group.size)), (np.int32, (num_local, capacity)))
 
     def now(self, received):
-        """(rows, scales or None, None)."""
+        """Returns (rows, scales or None, None) of a dispatch that has been received."""
         scales = _by_column(received.scales)
         self._fill(received, scales)
         return received.rows, scales, None
@@ -110,7 +110,7 @@ class Arrival:
 
 
 def _by_column(scales):
-    """Memory for scales [L, C, n], with the last two dimensions column-major; None without scales."""
+    """Makes memory for scales [L, C, n] with the last two dimensions column-major. Returns None without scales."""
     if scales is None:
         return None
     num_local, capacity, columns = scales.shape

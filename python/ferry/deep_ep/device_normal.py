@@ -1,10 +1,10 @@
-"""The normal kernels on cuda tensors: normal.py once more, on exchanges of ferry.cuda.
+"""The normal kernels of normal.py for cuda tensors, on exchanges of ferry.cuda.
 
-Every call begins where ranks meet on the host and say what they are about to do, and is issued when all want the same:
-so what one rank refuses is refused in step, before any kernel waits. A dispatch without a handle also tells there how
-many rows go where, so it waits for the device once before it meets, and once for its counts. Rows that arrived are
-copied out of the window, since callers keep them. In a graph nothing meets or waits: dispatches with a handle, and
-combines, can be captured.
+At the beginning of every call the ranks meet on the host and compare their calls. The work is issued if all are equal,
+so when one rank refuses a call, all ranks refuse it before any kernel waits. A dispatch without a handle also sends its
+counts of rows there. It waits for the device twice: before the ranks meet, and for the counts of received rows.
+Received rows are copied from the window, since callers keep them. While a graph is captured, no call meets other ranks
+or waits: dispatches with a handle, and combines, can be captured.
 
 Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 
@@ -24,8 +24,9 @@ _CALLED = ("device", "cuda")
 
 
 class DeviceRows:
-    """x, rows [T, H] or a pair of rows and scales [T, n], on the device: `tokens`, and `format`, keywords of an
-    exchange as a tuple of pairs. A pair travels as rows of bytes, the scales of a row behind it.
+    """The rows x [T, H] of a dispatch, or a pair of rows and scales [T, n], on the device. It has `tokens` as the
+    exchange takes them, and `format`, keyword arguments of the exchange as a tuple of pairs. A pair travels as rows of
+    bytes, each with its scales at the end.
 
     Raises ferry.InvalidArgument.
     """
@@ -42,8 +43,8 @@ class DeviceRows:
                        ("max_output_row_bytes", output_bytes))
 
     def received(self, arrived, num_rows):
-        """Copies of the rows [N, any] that arrived, in the types that were sent; num_rows of them, of which those
-        behind the real ones are undefined."""
+        """Returns num_rows rows in the types of x, which begin with copies of the received rows `arrived` [N, any];
+        with scales, (rows, scales). Rows after those that were received are undefined."""
         if self.scales is None:
             return _copied(arrived, num_rows).view(self.x.dtype)
         row_bytes = self.x.shape[1] * self.x.element_size()
@@ -56,7 +57,8 @@ def _as_bytes(tensor):
 
 
 def _copied(arrived, num_rows, fill=None):
-    """New memory of num_rows rows that starts with those [N, ...] that arrived."""
+    """Returns new memory of num_rows rows that begins with a copy of `arrived` [N, ...]. The other rows have the value
+    `fill`, or are undefined without one."""
     shape = (num_rows, *arrived.shape[1:])
     copy = arrived.new_empty(shape) if fill is None else arrived.new_full(shape, fill)
     copy[: len(arrived)] = arrived
@@ -64,13 +66,14 @@ def _copied(arrived, num_rows, fill=None):
 
 
 class DeviceState(Routes):
-    """The state behind a handle."""
+    """The state that ferry keeps for a handle."""
 
     made_by = "Buffer.dispatch of cuda tensors"
 
 
 class DeviceRouting:
-    """Where tokens go, once the arguments that say it twice agree. Waits for the device, to see whether they do."""
+    """The routing of a dispatch. The constructor waits for the device, and raises InvalidArgument unless topk_idx,
+    is_token_in_rank and the counts agree."""
 
     def __init__(self, layout, num_tokens, num_ranks, device):
         _check_types(layout, num_tokens, num_ranks, device)
@@ -102,13 +105,13 @@ def _check_types(layout, num_tokens, num_ranks, device):
 
 
 def _refuse_layout(layout, num_tokens, num_ranks):
-    """Looks at copies, and raises what is wrong with them."""
+    """Checks copies of the layout on the CPU, and raises InvalidArgument with the difference."""
     check_layout(Layout(*(None if part is None else part.cpu() for part in layout)), num_tokens, num_ranks)
     raise InvalidArgument("the layout changed while it was looked at: other streams write to its tensors")
 
 
 def dispatch_layout(topk_idx, num_experts, num_ranks):
-    """What Buffer.get_dispatch_layout returns in one node, without the event."""
+    """Returns the values of Buffer.get_dispatch_layout in one node, except the event."""
     check_tensor(topk_idx, "topk_idx", _IDS, (None, None), topk_idx.device)
     num_experts = integer("num_experts", num_experts, 1)
     in_rank, per_rank, per_expert = device_layout.token_ranks(topk_idx, num_experts, num_ranks)
@@ -116,7 +119,7 @@ def dispatch_layout(topk_idx, num_experts, num_ranks):
 
 
 def dispatch(here, x, layout, form):
-    """Buffer.dispatch without a handle; returns what it does but the event. here: Device."""
+    """Does Buffer.dispatch without a handle. Returns the same values, except the event. `here` is a Device."""
     exchanges, group = here.exchanges, here.exchanges.group
     try:
         _check_node(form)
@@ -150,7 +153,7 @@ def dispatch(here, x, layout, form):
 
 
 def _key(rows_format, num_experts, top_k):
-    """The arguments of Exchanges.hold, with room for the weights of a row."""
+    """Returns the settings for Exchanges.hold. Output rows are large enough for the top-k weights of a row."""
     settings = dict(rows_format)
     settings["max_output_row_bytes"] = max(settings["max_output_row_bytes"], 4 * top_k)
     return (*settings.items(), ("layout", "rank_major"), ("num_experts", num_experts), ("top_k", top_k))
@@ -163,7 +166,8 @@ def _check_node(form):
 
 
 def _check_worst(worst, num_rows, rank):
-    """Refuses on all ranks when one rank gets more rows than it gave as num_worst_tokens: all ranks have the counts."""
+    """Raises on all ranks when one rank would receive more rows than its num_worst_tokens. All ranks have the counts,
+    so no message is needed."""
     short = np.flatnonzero((worst > 0) & (worst < num_rows))
     if len(short) == 0:
         return
@@ -175,7 +179,7 @@ def _check_worst(worst, num_rows, rank):
 
 
 def _make_handle(device, state, mask, received, matrix, tokens, form):
-    """DeepEP's tuple of 6: channels.intranode."""
+    """Makes the handle, a tuple of 6 like that of channels.intranode."""
     ranks, num_channels = mask.shape[1], form.config.num_channels
     tensors = handles.allocate_on(device, state, (np.bool_, tuple(mask.shape)), (np.int32, (ranks, ranks)),
                                   (np.int32, (ranks, num_channels)), (np.int32, (ranks, num_channels)),
@@ -190,7 +194,7 @@ def _make_handle(device, state, mask, received, matrix, tokens, form):
 
 
 def _find(handle, device):
-    """The handles.DeviceMemory of a handle of this device."""
+    """Returns the handles.DeviceMemory of a handle. Raises InvalidArgument for a handle of another device."""
     memory = handles.find(handle, DeviceState)
     made_on = memory.state.exchange.device
     if made_on != device:
@@ -199,9 +203,10 @@ def _find(handle, device):
 
 
 def dispatch_cached(here, x, handle, layout, form):
-    """Buffer.dispatch with a handle: the rows, along the routes of the dispatch that returned it.
+    """Does Buffer.dispatch with a handle: sends rows along the routes of the handle's dispatch, and returns the rows.
 
-    Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
+    Rows may have another type or width than in the handle's dispatch. The first time, such rows are routed by the mask
+    in the handle.
     """
     exchanges, num_ranks = here.exchanges, here.exchanges.group.size
     try:
@@ -233,7 +238,7 @@ def dispatch_cached(here, x, handle, layout, form):
 
 
 def combine(here, x, handle, topk_weights, bias, config, switches):
-    """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
+    """Does Buffer.combine. Returns (combined_x, combined_topk_weights or None)."""
     exchanges = here.exchanges
     try:
         state = _find(handle, here.device).state
@@ -253,7 +258,7 @@ def combine(here, x, handle, topk_weights, bias, config, switches):
 
 
 def _combined_rows(x, state, device):
-    """x without the unused rows of num_worst_tokens."""
+    """Checks x, and returns it without the unused rows of num_worst_tokens."""
     x = check_tensor(x, "x", tuple(FLOATS), (state.num_rows, None), device)
     most = state.exchange.config["max_output_row_bytes"]
     if x.shape[1] * x.element_size() > most:

@@ -1,8 +1,10 @@
-"""ElasticBuffer: DeepEP's V2 class, its signatures and what they promise, on rank-major and expert-major exchanges.
+"""ElasticBuffer has the signatures and the behaviour of DeepEP's V2 class, on rank-major and expert-major exchanges.
 
-A dispatch names its shapes, so there is one exchange for each of them; M, the most tokens of a rank, is an argument
-that ranks agree on, so nothing but the dispatch itself is exchanged. Handles: elastic_handle.py; rows: rows.py;
-all-gather sessions: elastic_sessions.py. What is honoured, what has no meaning and what is refused: docs/deep_ep.md.
+Each shape of a dispatch has an exchange of its own. M, the most tokens of a rank, is an argument that is equal on all
+ranks. So a dispatch of the same shape as the one before needs no further message.
+
+elastic_handle.py has the handles, rows.py the rows and elastic_sessions.py the all-gather sessions. docs/deep_ep.md
+lists the arguments that are honoured, those without a meaning, and those that are refused.
 """
 
 from types import SimpleNamespace
@@ -29,27 +31,28 @@ _DIRECT_QPS = 17  # that DeepEP allocates inside a node
 
 
 def get_physical_domain_size(group):
-    """(nodes, ranks of a node), nodes.domain_size. Local."""
+    """Returns (nodes, ranks of a node); (1, R) where nodes have different sizes or are not known yet. Local."""
     return domain_size(group)
 
 
 def get_logical_domain_size(group, allow_hybrid_mode=True):
-    """(1, R): rows go straight to their ranks, in one hop."""
+    """Returns (1, R): each row goes to its rank in one hop."""
     return 1, num_ranks(group)
 
 
 class ElasticBuffer(Sessions):
-    """Sends tokens to the ranks of their experts and their results back, on CPU tensors.
+    """Sends tokens to the ranks of their experts and returns the results to the source ranks, on CPU tensors.
 
-    group: torch ProcessGroup, or ferry.Group. num_max_tokens_per_rank: the default of dispatch's. num_gpu_timeout_secs:
-    after which a wait for another rank ends the group. allow_multiple_reduction: how combine rounds, see there. Sizes
-    and hidden are accepted; memory is ferry's own, made at the first dispatch of a shape. Everything else has no
-    meaning here, rows come in one order, deterministic or not. Collective.
+    group is a torch ProcessGroup or a ferry.Group. num_max_tokens_per_rank is the default for dispatch. A wait for
+    another rank that lasts longer than num_gpu_timeout_secs breaks the group. allow_multiple_reduction decides how
+    combine rounds (see combine). num_bytes, hidden and num_topk are checked; ferry makes its memory at the first
+    dispatch of each shape. The other arguments have no effect: rows always arrive in the same order, with and without
+    `deterministic`. Collective.
 
     Shapes use T tokens of this rank, M most tokens of a rank, H hidden, K top-k, E experts, R ranks, L experts of this
     rank (E / R; when R does not divide E the first E % R ranks have one more), N received tokens, P expanded rows.
-    Arguments that a rank gets wrong raise ferry.InvalidArgument on it and ferry.PeerRejected on the others, and the
-    buffer goes on.
+    A wrong argument raises ferry.InvalidArgument on the rank that gave it and ferry.PeerRejected on the other ranks.
+    The buffer can be used after that.
     """
 
     def __init__(self, group, num_bytes=None, num_cpu_bytes=0, num_max_tokens_per_rank=0, hidden=0, num_topk=0,
@@ -90,8 +93,8 @@ class ElasticBuffer(Sessions):
         return self._exchanges
 
     def destroy(self):
-        """Lets go of memory and group, here and now; the other ranks need not call it at the same time. What was
-        received stays valid. Allowed with and without explicitly_destroy."""
+        """Frees this rank's memory and leaves the group at once; the other ranks may call destroy at another time.
+        Received tensors stay valid. explicitly_destroy need not be set."""
         exchanges, self._exchanges, self._last = self.exchanges, None, None
         if self._owns_group:
             self._owner.left_group = True
@@ -100,8 +103,8 @@ class ElasticBuffer(Sessions):
     @staticmethod
     def get_buffer_size_hint(group, num_max_tokens_per_rank, hidden, num_topk=0, use_fp8_dispatch=False,
                              allow_hybrid_mode=True, allow_multiple_reduction=True):
-        """Bytes of shared memory that a rank reserves for expanded dispatches of these shapes, in units of 2 MiB; 0
-        without tokens. Addresses: memory comes as rows do. num_topk=0: 32."""
+        """Bytes of shared address space that a rank reserves for expanded dispatches of these shapes, rounded up to
+        2 MiB; 0 without tokens. Memory is allocated when rows are written. num_topk=0 means 32."""
         max_tokens = integer("num_max_tokens_per_rank", num_max_tokens_per_rank)
         hidden, num_topk = integer("hidden", hidden), integer("num_topk", num_topk, most=MOST_TOPK)
         check_flags(allow_hybrid_mode=allow_hybrid_mode, allow_multiple_reduction=allow_multiple_reduction)
@@ -121,28 +124,28 @@ class ElasticBuffer(Sessions):
 
     @staticmethod
     def capture():
-        """An event that has happened."""
+        """Returns an EventHandle; on the CPU its wait returns at once."""
         return EventHandle()
 
     def get_comm_stream(self):
-        """A stream without work: calls are complete when they return."""
+        """Returns a stream on which nothing runs, since every call is complete when it returns."""
         return Stream()
 
     def get_physical_domain_size(self):
-        """(nodes, ranks of a node); (1, R) where nodes have different sizes."""
+        """Returns (nodes, ranks of a node); (1, R) where nodes have different sizes."""
         return self.num_rdma_ranks, self.num_nvlink_ranks
 
     def get_logical_domain_size(self):
-        """(1, R): rows go straight to their ranks, in one hop."""
+        """Returns (1, R): each row goes to its rank in one hop."""
         return self.num_scaleout_ranks, self.num_scaleup_ranks
 
     def get_theoretical_num_sms(self, num_experts, num_topk, num_scaleout_topk=0, rdma_gbs=0, nvlink_gbs=0,
                                 sm_read_gbs=200, sm_write_gbs=50):
-        """4, the fewest that DeepEP recommends: the calling thread moves the rows."""
+        """Returns 4, the fewest that DeepEP recommends. No SM is used: the calling thread moves the rows."""
         return FEWEST_SMS
 
     def get_theoretical_num_qps(self, num_sms):
-        """At most num_sms and num_allocated_qps: there are no queue pairs."""
+        """Returns the smaller of num_sms and num_allocated_qps. ferry uses no queue pairs."""
         return min(integer("num_sms", num_sms), self.num_allocated_qps)
 
     def dispatch(self, x, topk_idx=None, topk_weights=None, cumulative_local_expert_recv_stats=None, num_experts=None,
@@ -152,29 +155,30 @@ class ElasticBuffer(Sessions):
                  use_tma_aligned_col_major_sf=False):
         """Sends each token once to every rank that owns one of its experts.
 
-        x: rows [T, H] of any type, or (rows, scales [T, n]) with scales of any type and strides. topk_idx int64 or
-        int32 [T, K], -1: not sent; an expert may come twice. topk_weights float32 [T, K] or None. num_experts E.
-        num_max_tokens_per_rank M, equal on all ranks; the constructor's if None. expert_alignment: 1 if None.
-        cumulative_local_expert_recv_stats int32 [L]: rows of each expert are added. do_handle_copy=False: the handle
-        keeps topk_idx itself.
-        handle: the routes of an earlier dispatch; no topk_idx, no stats, no CPU sync; topk_weights anew or None.
+        x is rows [T, H] of any type, or (rows, scales [T, n]) with scales of any type and strides. topk_idx is int64 or
+        int32 [T, K]; -1 means not sent, and a token may list an expert twice. topk_weights is float32 [T, K] or None.
+        num_experts is E. num_max_tokens_per_rank is M, equal on all ranks; None takes the value of the constructor.
+        expert_alignment None means 1. The number of received rows of each local expert is added to
+        cumulative_local_expert_recv_stats, int32 [L]. With do_handle_copy=False the handle keeps topk_idx itself.
+        With a handle the dispatch repeats the routes of an earlier one: topk_idx, the statistics and do_cpu_sync are
+        not given then, and topk_weights may be new ones or None.
 
         Returns (recv_x, recv_topk_idx, recv_topk_weights, handle, event), the same handle if one was given.
-        recv_x [N, H] by source rank, token; recv_topk_idx [N, K]: local experts in their columns, else -1;
-        recv_topk_weights [N, K], 0 where the id is -1, None without topk_weights.
-        do_expand: recv_x [P, H] by local expert, source rank, token, k, the first row of an expert at a multiple of the
-        alignment; recv_topk_idx None; recv_topk_weights [P]. Rows between experts are undefined, with weight 0;
-        do_zero_padding zeroes rows and scales.
-        do_cpu_sync=False (default with a handle made so): shapes for the worst case, M * R rows, or expanded
-        M * R * min(K, L) + (alignment - 1) * L rounded up to the alignment (more only for tokens that list an expert
-        twice); rows behind the last one are undefined, their ids -1.
+        recv_x [N, H] is ordered by source rank, then token. recv_topk_idx [N, K] has the ids of local experts in their
+        columns and -1 elsewhere. recv_topk_weights [N, K] is 0 where the id is -1, and None without topk_weights.
+        do_expand: recv_x [P, H] is ordered by local expert, source rank, token, k; the first row of an expert is at a
+        multiple of the alignment; recv_topk_idx is None; recv_topk_weights is [P]. Rows between experts are undefined
+        and have weight 0; do_zero_padding fills them and their scales with zeros.
+        do_cpu_sync=False (the default with a handle made so): the shapes are those of the worst case, M * R rows, or
+        expanded M * R * min(K, L) + (alignment - 1) * L rounded up to the alignment (more only where tokens list an
+        expert twice). Rows after the last received one are undefined, and their ids are -1.
         use_tma_aligned_col_major_sf: scales, of 4 bytes, have strides (1, rows rounded up to 4).
         """
         return self._dispatch(SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"}))
 
     def _dispatch(self, asked, deferred=False):
-        """dispatch; `asked` has its arguments. Deferred: an event, whose wait does the receive half and returns what
-        dispatch does but the event."""
+        """Does a dispatch with the arguments in `asked`. If `deferred`, only its send half: returns an event whose wait
+        does the receive half and returns the results of dispatch without the event."""
         if asked.handle is not None:
             return self._dispatch_again(asked, deferred)
         topk_idx, topk_weights = asked.topk_idx, asked.topk_weights
@@ -208,8 +212,8 @@ class ElasticBuffer(Sessions):
         return self._ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
 
     def _dispatch_again(self, asked, deferred):
-        """A dispatch with a handle. Rows of another type or width than its own are routed anew the first time, by its
-        topk_idx: they come in the same order."""
+        """Does a dispatch with a handle. The first rows of another type or width than those of the handle's dispatch
+        are routed by the handle's topk_idx again, and arrive in the same order."""
         handle, topk_weights, state = asked.handle, asked.topk_weights, None
         forbidden = {"topk_idx": asked.topk_idx, "do_cpu_sync": asked.do_cpu_sync or None,
                      "cumulative_local_expert_recv_stats": asked.cumulative_local_expert_recv_stats}
@@ -245,23 +249,28 @@ class ElasticBuffer(Sessions):
 
     def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
                 previous_event_before_epilogue=None, async_with_compute_stream=False, allocate_on_comm_stream=False):
-        """Sends rows back to their sources and adds them, unweighted, in float32 from +0, rounded once.
+        """Sends rows back to their source ranks. There the rows of a token are added, without weights, in float32 from
+        +0, and the sum is rounded once.
 
-        x bfloat16, float16 or float32, rows as recv_x of the dispatch (N or P, or the worst case), already weighted; it
-        may be written to as soon as this returns. out[t] = biases + rows: of ranks ascending, whose experts the caller
-        has summed. Expanded: with multiple reduction each rank's rows in k order, rounded to x's type, in the place of
-        the last one; without it every row in k order. bias: one or two [T, H'] of x's type.
-        handle.do_expand = False after an expanded dispatch: the caller has summed each token's rows; x has a row for
-        each of recv_src_metadata, which is added in the place of the rank's last one, multiple reduction or not.
-        topk_weights: float32, of recv_topk_weights' shape, [rows of x, K] for summed rows; entries for experts of other
-        ranks are ignored. Not for expanded rows without multiple reduction, as in DeepEP.
+        x is bfloat16, float16 or float32 with as many rows as recv_x of the dispatch (N or P, or the worst case). The
+        caller has multiplied the rows by their weights, and may write to x as soon as this returns. bias is one or two
+        [T, H'] of x's type. out[t] is the biases plus the rows of token t:
+        - not expanded: the row of each rank, ranks ascending; the caller has summed its local experts in each row.
+        - expanded, with multiple reduction: the rows of a rank are added in k order and rounded to x's type; this sum
+          is added at the highest k of the rank.
+        - expanded, without multiple reduction: each row in k order.
+        handle.do_expand = False after an expanded dispatch says that the caller has summed the rows of each token: x
+        has one row for each row of recv_src_metadata, which is added at the highest k of the rank, with and without
+        multiple reduction.
+        topk_weights is float32 in the shape of recv_topk_weights, or [rows of x, K] for summed rows. Entries for
+        experts of other ranks are ignored. As in DeepEP, expanded rows without multiple reduction take no topk_weights.
         Returns (combined_x [T, H'], combined_topk_weights [T, K], 0 where the id is -1, or None, event).
         """
         return self._combine(x, handle, topk_weights, bias, dict(num_sms=num_sms, num_qps=num_qps), dict(
             async_with_compute_stream=async_with_compute_stream, allocate_on_comm_stream=allocate_on_comm_stream))
 
     def _combine(self, x, handle, topk_weights, bias, numbers, switches, deferred=False):
-        """combine; numbers and switches have no meaning and are checked."""
+        """Does a combine. `numbers` and `switches` are checked and have no other effect."""
         state = None
         try:
             state = find_state(handle)
@@ -280,7 +289,7 @@ class ElasticBuffer(Sessions):
                            lambda out: (out, returned), deferred)
 
     def _combined_rows(self, x, topk_weights, state, summed):
-        """x and topk_weights as the exchange has the rows, without those behind the real ones."""
+        """Returns x and topk_weights in the exchange's order of rows, without the unused rows of the worst case."""
         call, num_rows = state.call, state.num_rows if summed is None else len(summed)
         if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype not in FLOATS or len(x) != num_rows:
             raise InvalidArgument(f"x is {describe(x)}, need bfloat16, float16 or float32 [{num_rows}, hidden]")
@@ -313,8 +322,8 @@ class ElasticBuffer(Sessions):
         return self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
 
     def _find(self, rows, call):
-        """The exchange for the shape of this dispatch. Ranks meet when it is another than that of the dispatch before:
-        one that refuses its call, or has a third shape, is noticed there."""
+        """Returns the exchange for the shape of this dispatch. When the shape differs from that of the last dispatch,
+        all ranks compare their shapes first: a rank that refuses its call or has yet another shape is found there."""
         key = (*rows.format, ("num_experts", call.num_experts), ("top_k", call.top_k),
                ("layout", "expert_major" if call.do_expand else "rank_major"),
                ("expert_alignment", call.expert_alignment))
@@ -326,13 +335,15 @@ class ElasticBuffer(Sessions):
         return self._last
 
     def _refuse(self, error, exchange=None):
-        """Takes the place of a dispatch and raises, in its exchange, or where the others most likely are."""
+        """Refuses this dispatch on all ranks and raises `error`: in `exchange`, or without one in the exchange of the
+        last dispatch, in which the other ranks most likely are."""
         self.exchanges.refuse_change(exchange or self._last, error)
 
 
     def _ended(self, call, send, arguments, finish, deferred):
-        """(*results, event) of a call, `finish` making results of what it returns; deferred: an event whose first wait
-        does the receive half and returns the results."""
+        """Makes the call and returns (*results, event); `finish` turns the value of the call into the results. If
+        `deferred`, only `send` is called: returns an event whose first wait does the receive half and returns the
+        results."""
         if not deferred:
             return *finish(call(**arguments)), overlap()
         operation, event, owner = send(**arguments), overlap(), self._owner
@@ -346,7 +357,7 @@ class ElasticBuffer(Sessions):
 
 
 def _zero_gaps(received):
-    """Rows and scales between an expert's last row and the next one's first."""
+    """Fills with zeros the rows and scales between the last row of an expert and the first of the next expert."""
     handle = received.handle
     ends = handle.expert_offsets[:-1] + handle.tokens_per_expert
     arrays = [received.rows] + ([] if received.scales is None else [received.scales])

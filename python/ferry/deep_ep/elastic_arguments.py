@@ -1,4 +1,4 @@
-"""Checks of the arguments of ElasticBuffer's calls: ferry.InvalidArgument has the name, the value and the limit."""
+"""Checks of the arguments of ElasticBuffer's calls. They raise ferry.InvalidArgument with name, value and limit."""
 
 import numbers
 
@@ -15,14 +15,15 @@ _SWITCHES = ("async_with_compute_stream", "allocate_on_comm_stream", "do_handle_
 
 
 def check_asked(asked):
-    """The arguments of a dispatch that are no tensors, except what call_of reads."""
+    """Checks the switches and the numbers of a dispatch that have no effect. call_of reads the others."""
     check_flags(**{name: getattr(asked, name) for name in _SWITCHES})
     integer("num_sms", asked.num_sms)
     integer("num_qps", asked.num_qps)
 
 
 def call_of(asked, max_tokens):
-    """What an exchange is made of; the rest is checked when there is one, to refuse in."""
+    """Returns the Call by which the exchange of a dispatch is found. The other arguments are checked later, when the
+    dispatch can be refused in that exchange."""
     cpu_array(asked.topk_idx, "topk_idx", (torch.int64, torch.int32), (None, None))
     alignment = 1 if asked.expert_alignment is None else integer("expert_alignment", asked.expert_alignment, 1)
     return Call(integer("num_experts", asked.num_experts, 1), integer("num_max_tokens_per_rank", max_tokens, 1),
@@ -30,7 +31,7 @@ def call_of(asked, max_tokens):
 
 
 def seconds(name, value):
-    """A deadline, an int or a float."""
+    """Returns `value` if it is a valid deadline: an int or a float, in seconds."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= _MOST_SECONDS:
         raise InvalidArgument(f"{name} is {value!r:.100}, need more than 0 and at most {_MOST_SECONDS} seconds")
     return value
@@ -45,7 +46,7 @@ def check_tokens(rows, call, topk_weights):
 
 
 def check_stats(stats, exchange):
-    """int32 [L] as a numpy array, or None."""
+    """Returns the statistics, int32 [L], as a numpy array; None if they were not given."""
     if stats is None:
         return None
     return cpu_array(stats, "cumulative_local_expert_recv_stats", (torch.int32,), (exchange.num_local_experts,))

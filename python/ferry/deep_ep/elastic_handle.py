@@ -1,7 +1,7 @@
-"""EPHandle: the sources of the rows of ElasticBuffer's dispatch, and the state of ferry behind it.
+"""EPHandle has the sources of the rows that ElasticBuffer's dispatch received. State is what ferry keeps for it.
 
-Engines read its fields, cut its tensors short and build new EPHandles from them. So the state hangs on the memory of
-its int32 tensors (handles.py): any one of them leads to it.
+Inference engines read the fields of an EPHandle, shorten its tensors and build new EPHandles from them. So the state is
+found by the memory of its int32 tensors (handles.py): any one of them is enough.
 
 T tokens of this rank, K top-k, R ranks, L local experts, M most tokens of a rank, N received tokens, P expanded rows.
 """
@@ -22,19 +22,20 @@ from ferry.errors import InvalidArgument
 class EPHandle:
     """Returned by ElasticBuffer.dispatch, for combine and for dispatches along the same routes.
 
-    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank (M), num_sms: as dispatch was called. Callers
-    may set do_expand = False, see combine.
-    topk_idx [T, K]: what dispatch was given, or a copy.
+    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank (M), num_sms: the arguments of the dispatch.
+    Callers may set do_expand = False (see combine).
+    topk_idx [T, K]: the argument of the dispatch, or a copy of it.
     num_recv_tokens: N, or M * R without CPU sync; num_expanded_tokens: rows of recv_x.
     num_recv_tokens_per_expert_list: rows of each local expert, rounded up to the alignment; [] without CPU sync.
     psum_num_recv_tokens_per_scaleup_rank int32 [R]: running sum over source ranks of received tokens.
-    psum_num_recv_tokens_per_expert int32 [L]: running sum of the aligned counts; expanded: ends of the experts' rows.
+    psum_num_recv_tokens_per_expert int32 [L]: running sum of the aligned counts; if expanded, the row after the last
+    row of each expert.
     num_unaligned_recv_tokens_per_expert int32 [L]: rows of each local expert.
-    recv_src_metadata int32 [N, K + 2], by source rank, then token: source rank * M + token; the highest top-k column
-    whose expert is here; and for each column its row in the expanded layout, or -1. Without CPU sync [M * R, K + 2],
-    the rows behind N are -1.
-    dst_buffer_slot_idx int32 [T, K]: tokens of this rank that go to the expert's rank before this one; -1: not sent.
-    token_metadata_at_forward, channel_linked_list: None, rows come straight from their source.
+    recv_src_metadata int32 [N, K + 2], by source rank, then token. Its columns are: source rank * M + token; the
+    highest top-k column whose expert is on this rank; and for each top-k column its row in the expanded layout, or -1.
+    Without CPU sync it is [M * R, K + 2], and the rows after the first N are -1.
+    dst_buffer_slot_idx int32 [T, K]: how many earlier tokens of this rank go to the rank of the expert; -1: not sent.
+    token_metadata_at_forward, channel_linked_list: None, since no rank forwards rows.
     """
 
     do_expand: bool
@@ -70,11 +71,12 @@ class Call(NamedTuple):
         return self.topk_idx.shape[1]
 
     def worst_tokens(self, num_ranks):
-        """N when everything comes here."""
+        """Returns N for the case that every rank sends all its tokens to this rank."""
         return self.max_tokens * num_ranks
 
     def worst_rows(self, num_ranks, num_local_experts):
-        """Rows of recv_x when everything comes here, no token listing an expert twice."""
+        """Returns the rows of recv_x for the case that every rank sends all its tokens to this rank, and that no token
+        lists an expert twice."""
         if not self.do_expand:
             return self.worst_tokens(num_ranks)
         rows = self.worst_tokens(num_ranks) * min(self.top_k, num_local_experts)
@@ -82,7 +84,7 @@ class Call(NamedTuple):
 
 
 class State:
-    """The state behind an EPHandle: the routes of one dispatch, in every exchange that has used them."""
+    """The state of an EPHandle: the routes of one dispatch, one for each exchange that has repeated it."""
 
     made_by = "ElasticBuffer.dispatch"
 
@@ -102,7 +104,8 @@ class State:
 
 
 def find_state(handle):
-    """The State behind an EPHandle; ferry.InvalidArgument when none of its tensors leads to one."""
+    """Returns the State of an EPHandle. Raises ferry.InvalidArgument when no tensor of the handle belongs to one, or
+    when topk_idx has been written to since the dispatch."""
     names = ("recv_src_metadata", "psum_num_recv_tokens_per_expert", "psum_num_recv_tokens_per_scaleup_rank",
              "num_unaligned_recv_tokens_per_expert", "dst_buffer_slot_idx")
     if not hasattr(handle, names[0]):
@@ -114,13 +117,13 @@ def find_state(handle):
 
 
 def _version(tensor):
-    """How often torch saw the tensor written to; inference tensors do not count."""
+    """Returns torch's count of writes to the tensor; None for an inference tensor, which has no count."""
     return None if tensor.is_inference() else tensor._version
 
 
 def summed_tokens(handle, state):
-    """recv_src_metadata if the caller has summed the rows of each token that a dispatch had expanded, and says so by
-    handle.do_expand = False; else None."""
+    """Returns recv_src_metadata if the dispatch was expanded and the caller has set handle.do_expand = False, which
+    says that the caller has summed the rows of each token. Otherwise returns None."""
     if handle.do_expand or not state.call.do_expand:
         return None
     metadata = handle.recv_src_metadata
@@ -129,8 +132,8 @@ def summed_tokens(handle, state):
 
 
 def expanded(x, topk_weights, metadata, num_rows):
-    """Rows of tokens [N, H'], with topk_weights [N, K] or None, as num_rows expanded ones: the row of a token is in the
-    place of its highest column here, and in its others zeros, which add nothing."""
+    """Turns the rows x of tokens [N, H'], with topk_weights [N, K] or None, into num_rows expanded rows. The row of a
+    token goes to the row of its highest top-k column on this rank; its other rows are zeros, which add nothing."""
     came = metadata[metadata[:, 0] >= 0].long()
     column, places = came[:, 1:2], came[:, 2:]
     rows = x.new_zeros(num_rows, x.shape[1])
@@ -143,7 +146,7 @@ def expanded(x, topk_weights, metadata, num_rows):
 
 
 def make_handle(state, received, group, num_sms):
-    """The EPHandle of a dispatch that received these rows."""
+    """Makes the EPHandle of the dispatch that received the rows in `received`."""
     call, route = state.call, received.handle
     sources = received.sources.numpy()
     counts, aligned = route.tokens_per_expert.numpy(), route.aligned_tokens_per_expert.numpy()
@@ -163,8 +166,8 @@ def make_handle(state, received, group, num_sms):
 
 
 class _Tokens(NamedTuple):
-    """Received tokens: their numbers, source rank * M + token, ascending; for each row of `rows` the place of its token
-    among them."""
+    """Received tokens. `numbers` has source rank * M + token of each token, ascending. `rows` has the used expanded
+    rows, and `places` the index in `numbers` of the token of each of these rows."""
 
     numbers: Any
     rows: Any

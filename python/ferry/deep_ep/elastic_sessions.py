@@ -1,7 +1,7 @@
-"""The experimental parts of ElasticBuffer: all-gather sessions (AGRS), and what is not built.
+"""The experimental parts of ElasticBuffer: all-gather sessions (AGRS), and methods that raise NotBuilt.
 
-An all-gather is a dispatch of one row to every rank: it arrives ordered by source rank, which is the gathered tensor,
-read where it lies in the window.
+An all-gather is a dispatch of one row to every rank. The received rows are ordered by source rank, so they are the
+gathered tensor, which is a view of the window.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def _pipeline(*_, **__):
 
 
 class Sessions:
-    """The part of ElasticBuffer beside dispatch and combine. Needs self.exchanges."""
+    """The methods of ElasticBuffer for sessions and for parts that are not built. Needs self.exchanges."""
 
     _in_session = False
     _session_limits = (math.inf, math.inf)  # bytes, gathers
@@ -40,18 +40,21 @@ class Sessions:
 
     @staticmethod
     def get_agrs_num_max_session_bytes(group, shapes, dtype):
-        """Bytes of a session that gathers tensors of these shapes (one, or a sequence of them), all ranks' together."""
+        """Returns the bytes of a session that gathers tensors of these shapes (one shape, or a sequence of shapes) from
+        all ranks. Each tensor is rounded up to 32 bytes."""
         shapes = shapes if _several(shapes) else (shapes,)
         size = num_ranks(group) * torch.empty(0, dtype=dtype).element_size()
         return sum(rounded_up(size * math.prod(shape), _ALIGNMENT) for shape in shapes)
 
     @staticmethod
     def get_agrs_buffer_size_hint(group, num_max_session_bytes):
-        """The same in whole units of 2 MiB. Nothing needs it: memory is made as tensors are gathered."""
+        """Returns num_max_session_bytes rounded up to 2 MiB. ferry does not need it: it allocates memory when tensors
+        are gathered."""
         return rounded_up(integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES), SIZE_UNIT)
 
     def agrs_set_config(self, num_max_session_bytes, num_max_all_gathers_per_session):
-        """Limits of the sessions to come; without it there are none. A barrier."""
+        """Sets the limits of later sessions, which are unlimited otherwise. Ends with a barrier, so it is collective.
+        Raises ferry.InvalidArgument in a session."""
         if self._in_session:
             raise InvalidArgument("agrs_set_config in a session: destroy it first")
         self._session_limits = (integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES),
@@ -59,19 +62,19 @@ class Sessions:
         self.exchanges.group.barrier()
 
     def create_agrs_session(self):
-        """Begins a session; ferry.InvalidArgument in one."""
+        """Begins a session. Raises ferry.InvalidArgument when there is one already."""
         if self._in_session:
             raise InvalidArgument("there is a session already: destroy_agrs_session ends it")
         self._in_session, self._session_use = True, (0, 0)
 
     def destroy_agrs_session(self):
-        """Ends the session. What it gathered stays valid as long as the tensors live."""
+        """Ends the session. Gathered tensors stay valid."""
         self._check_session()
         self._in_session = False
 
     @contextlib.contextmanager
     def agrs_new_session(self, enabled=True):
-        """A session as a context; with enabled=False nothing."""
+        """A context manager that begins a session and ends it. With enabled=False it does nothing."""
         enabled = flag("enabled", enabled)
         if enabled:
             self.create_agrs_session()
@@ -82,18 +85,18 @@ class Sessions:
                 self.destroy_agrs_session()
 
     def agrs_get_inplace_tensor(self, shapes, dtype):
-        """A tensor (of a sequence of shapes: a tuple of them) for this rank to fill and to give to all_gather. Memory
-        of its own: gathering writes it once to every rank, this one included."""
+        """Returns a tensor (a tuple of tensors for a sequence of shapes) for this rank to fill and to give to
+        all_gather. It has memory of its own: all_gather copies it to every rank, this rank included."""
         self._check_session()
         if _several(shapes):
             return tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
         return torch.empty(shapes, dtype=dtype)
 
     def all_gather(self, t):
-        """The tensors of all ranks: (gathered [R, *t.shape], wait), or of a sequence (*gathered, wait).
+        """Gathers the tensors of all ranks. Returns (gathered [R, *t.shape], wait); for a sequence (*gathered, wait).
 
-        t: contiguous, the same shape and dtype on every rank. wait() returns at once: the data is there. Gathered
-        tensors are views of the window, which keep it. In a session only. Collective.
+        t is contiguous, with the same shape and dtype on every rank. wait() returns at once, since the data has arrived
+        already. Gathered tensors are views of the window, and keep it alive. Needs a session. Collective.
         """
         self._check_session()
         single = isinstance(t, torch.Tensor)
@@ -138,14 +141,14 @@ class Sessions:
 
 
 def _several(shapes):
-    """Whether this is a sequence of shapes, and not one."""
+    """Whether `shapes` is a sequence of shapes, and not one shape."""
     return len(shapes) > 0 and isinstance(shapes[0], (tuple, list))
 
 
 def num_ranks(group):
-    """The session of a torch ProcessGroup or a ferry.Group."""
+    """Returns the number of ranks of a torch ProcessGroup or a ferry.Group."""
     return group.size() if callable(group.size) else group.size
 
 
 def _arrived():
-    """The data of an all_gather is there when it returns."""
+    """Does nothing: the data of an all_gather has arrived when all_gather returns."""

@@ -1,7 +1,8 @@
-"""EPBuffer: what DeepEP 2.5 calls ElasticBuffer's dispatch and combine, with halves and with redundant experts.
+"""EPBuffer is DeepEP 2.5's name for ElasticBuffer. It adds calls in two halves, and redundant experts.
 
-A deferred call does its send half; the wait of its event does the receive half and returns the results. Weights of
-redundant experts and their gradients: redundant_experts.py. What DeepEP 2.5 has beside: refused by name, below.
+A deferred call does its send half. The wait of its event does the receive half and returns the results.
+redundant_experts.py moves the weights and gradients of redundant experts. The other buffers of DeepEP 2.5 are not
+built: their constructors raise NotBuilt.
 """
 
 from types import SimpleNamespace
@@ -20,9 +21,9 @@ _TMA_BYTES = 32
 
 
 class EPBuffer(RedundantExperts, ElasticBuffer):
-    """ElasticBuffer under the name and with the signatures of DeepEP 2.5.
+    """ElasticBuffer with the name and the signatures of DeepEP 2.5.
 
-    lb_allocation_plan_or_num_bytes: bytes, or a BufferAllocator whose tensors become memory here.
+    lb_allocation_plan_or_num_bytes is a number of bytes, or a BufferAllocator, whose tensors get their memory here.
     """
 
     def __init__(self, group, num_bytes=None, num_max_tokens_per_rank=0, hidden=0, num_topk=0, use_fp8_dispatch=False,
@@ -45,10 +46,12 @@ class EPBuffer(RedundantExperts, ElasticBuffer):
                  async_with_compute_stream=False, allocate_on_comm_stream=False, handle=None, do_handle_copy=False,
                  do_cpu_sync=None, do_expand=False, do_zero_padding=False, use_tma_aligned_col_major_sf=False,
                  defer_epilogue=False):
-        """As ElasticBuffer.dispatch; do_handle_copy is False: the handle has topk_idx itself, which may not change.
+        """Does what ElasticBuffer.dispatch does. do_handle_copy must be False: the handle keeps topk_idx itself, which
+        the caller must not change afterwards.
 
-        defer_epilogue, with async_with_compute_stream: sends, and returns an EventOverlap alone; its first wait(), on
-        every rank in the order of the calls, returns (recv_x, recv_topk_idx, recv_topk_weights, handle).
+        With defer_epilogue, which needs async_with_compute_stream, this does only the send half and returns an
+        EventOverlap. The first wait() of the event does the receive half and returns (recv_x, recv_topk_idx,
+        recv_topk_weights, handle). All ranks make these waits in the order of the calls.
         """
         asked = SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"})
         try:
@@ -61,8 +64,9 @@ class EPBuffer(RedundantExperts, ElasticBuffer):
 
     def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
                 async_with_compute_stream=False, allocate_on_comm_stream=False, defer_epilogue=False):
-        """As ElasticBuffer.combine; deferred, the wait returns (combined_x, combined_topk_weights), and x and biases
-        may not change before."""
+        """Does what ElasticBuffer.combine does. With defer_epilogue, which needs async_with_compute_stream, this does
+        only the send half and returns an EventOverlap. The first wait() of the event returns (combined_x,
+        combined_topk_weights); until then the caller must not change x and the biases."""
         try:
             deferred = _is_deferred(defer_epilogue, async_with_compute_stream)
         except InvalidArgument as error:
@@ -80,17 +84,17 @@ def _is_deferred(defer_epilogue, async_with_compute_stream):
 
 
 def get_num_allocation_alignment():
-    """2 MiB: the unit of sizes."""
+    """Returns 2 MiB, the unit of buffer sizes."""
     return SIZE_UNIT
 
 
 def get_num_rdma_alignment():
-    """32 bytes."""
+    """Returns 32 bytes."""
     return _TMA_BYTES
 
 
 def get_num_tma_alignment():
-    """32 bytes."""
+    """Returns 32 bytes."""
     return _TMA_BYTES
 
 

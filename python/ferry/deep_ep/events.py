@@ -1,15 +1,15 @@
-"""EventOverlap and EventHandle: DeepEP's events, of calls on cuda tensors and of calls on the CPU.
+"""EventOverlap and EventHandle are DeepEP's events, for calls on cuda tensors and for calls on CPU tensors.
 
-Work on cuda tensors is behind an event of torch. A CPU has no stream that runs beside the caller: calls are complete
-when they return, and every wait is over at once. Hooks run once, at the wait; a released event is gone.
+The event of a call on cuda tensors is an event of torch. Calls on CPU tensors are complete when they return, so a wait
+for their event returns at once. A hook runs once, at the first wait.
 """
 
 import torch
 
 
 class EventHandle:
-    """A moment of a CUDA stream (None: torch's current one); one that has passed, where this process has not used CUDA.
-    """
+    """A torch event that is recorded on a CUDA stream (None: torch's current one). Where this process has not used
+    CUDA there is no torch event, and a wait returns at once."""
 
     _event = None
 
@@ -19,16 +19,18 @@ class EventHandle:
             self._event.record(stream or torch.cuda.current_stream())
 
     def current_stream_wait(self):
-        """What torch's current stream does from now on happens after the moment. The caller does not wait."""
+        """Makes later work on torch's current stream wait for the event. The calling thread does not wait."""
         if self._event is not None:
             self._event.wait()
 
 
 class EventOverlap:
-    """What every call of DeepEP returns last: `event` (None: nothing to wait for) and tensors it keeps alive.
+    """The last value that every call of DeepEP returns. It has the `event` of the call (None: nothing to wait for), and
+    keeps extra_tensors alive.
 
-    As a context manager it waits at the end: `with event: other_work()`; `with event(release_handle=True):` lets go of
-    the event as well. hook_after_wait, one callable, runs at the first wait, which returns what it returns.
+    As a context manager it waits at the end of the block: `with event: other_work()`. With
+    `with event(release_handle=True):` it also sets `event` to None. hook_after_wait is a callable that runs at the
+    first wait; that wait returns the value of the hook.
     """
 
     def __init__(self, event=None, extra_tensors=None):
@@ -38,9 +40,9 @@ class EventOverlap:
         self._release_at_exit = False
 
     def current_stream_wait(self, release_handle=False):
-        """Waits for the event, then runs the hook and returns its result, or None.
+        """Waits for the event, then runs the hook and returns its value; None without a hook.
 
-        Raises RuntimeError when there is no event: the call that made this was made without async_finish.
+        Raises RuntimeError when there is no event.
         """
         if self.event is None:
             raise RuntimeError("this EventOverlap has no event to wait for")
@@ -54,7 +56,7 @@ class EventOverlap:
     wait = current_stream_wait
 
     def register_hook_after_wait(self, hook_after_wait):
-        """Sets the hook; RuntimeError when there is one."""
+        """Sets the hook. Raises RuntimeError when one is set already."""
         if self.hook_after_wait is not None:
             raise RuntimeError("this EventOverlap has a hook already")
         self.hook_after_wait = hook_after_wait
@@ -76,5 +78,5 @@ _HAPPENED = EventHandle.__new__(EventHandle)  # no moment of a stream
 
 
 def overlap():
-    """The event of a call that has just been completed."""
+    """Returns the event of a call that is complete."""
     return EventOverlap(_HAPPENED)

@@ -1,4 +1,4 @@
-"""The ferry.Group behind a buffer, from whatever a program written for DeepEP gives its constructor."""
+"""Makes the ferry.Group of a buffer from the group or comm that a program written for DeepEP gives."""
 
 import contextlib
 
@@ -7,9 +7,10 @@ from ferry.deep_ep import nodes
 
 
 def join(group, comm=None):
-    """ferry.Group of a torch.distributed ProcessGroup, a ferry.Group (as it is), or an mpi4py communicator.
+    """Makes a ferry.Group of a torch.distributed ProcessGroup or an mpi4py communicator; a ferry.Group is returned as
+    it is.
 
-    Collective over its ranks. Raises ferry.InvalidArgument when both are None.
+    Collective over the ranks of the group. Raises ferry.InvalidArgument when both arguments are None.
     """
     if isinstance(group, ferry.Group):
         return group
@@ -24,8 +25,9 @@ def join(group, comm=None):
 
 @contextlib.contextmanager
 def leaving(members):
-    """Arguments that one rank gets wrong after it joined: `members` (None: the caller's) leave, so that ranks that wait
-    for this one get ferry.PeerLost at once."""
+    """A context manager for checks of arguments after this rank has joined `members`. When a check raises, this rank
+    leaves the group, so that ranks that wait for it raise ferry.PeerLost at once. With None, a group that belongs to
+    the caller, it does nothing."""
     try:
         yield
     except Exception:

@@ -1,9 +1,10 @@
-"""Handles: the tensors that DeepEP's calls hand out to describe a dispatch, and what ferry keeps behind them.
+"""Handles are the tensors that DeepEP's calls return to describe a dispatch. ferry finds its state of the dispatch by
+the memory of these tensors.
 
-Engines rebuild and edit the tuples, detach and view their tensors, and autograd makes new Python objects of them. So
-nothing hangs on a tuple or an object: all tensors of a handle lie in one memory, and whichever of them survives leads
-to it. On the CPU the memory is a numpy array that carries the state and that torch's storages keep alive; on a device
-it is one storage of torch, which the state outlives by nothing.
+Inference engines rebuild and edit the tuples, detach and view the tensors, and autograd makes new Python objects for
+them. So the state depends on no tuple and no Python object: all tensors of a handle lie in one block of memory, and any
+one of them is enough to find the block. On the CPU the block is a numpy array that has the state as an attribute, and
+torch's storages keep the array alive. On a device the block is one storage of torch, and the state is freed with it.
 """
 
 import functools
@@ -21,8 +22,7 @@ _alive = {}  # address of a tensor's storage -> what returns the memory it lies 
 
 
 class Owner:
-    """What handles and hooks know of the buffer that made them. Once it was destroyed with its group they lead nowhere.
-    """
+    """The buffer that made a handle, a hook or an event. After the buffer has left its group, check() raises Closed."""
 
     def __init__(self, name):
         self.name = name  # of its class
@@ -34,8 +34,9 @@ class Owner:
 
 
 class Memory(np.ndarray):
-    """The bytes of a handle's tensors. `state`, whose `made_by` names the call that returned the handle and whose
-    `owner` is the Owner, must not refer to them: such a circle would never be freed."""
+    """The bytes of a handle's tensors, with the `state` of the dispatch. `state.made_by` names the call that returned
+    the handle, and `state.owner` is an Owner. The state must not refer to the tensors: such a reference circle would
+    never be freed."""
 
     state = None
     addresses = ()  # of its tensors; views of it have none
@@ -46,9 +47,9 @@ class Memory(np.ndarray):
 
 
 def allocate(state, *parts):
-    """(arrays, tensors): the `parts`, each (numpy scalar type, shape), uninitialised in one Memory with `state`.
+    """Makes one Memory with `state`, and in it an uninitialised array for each of `parts`, (numpy scalar type, shape).
 
-    Array i and tensor i are the same bytes.
+    Returns (arrays, tensors). Array i and tensor i are the same bytes.
     """
     offsets, end = _places(parts)
     memory = Memory(end, np.uint8)  # owns its bytes: numpy lets views refer to the owner only
@@ -62,7 +63,8 @@ def allocate(state, *parts):
 
 
 class DeviceMemory:
-    """The storage of a handle's tensors on a device, as long as one of them is left, and the `state` behind it."""
+    """The storage of a handle's tensors on a device, and the `state` of the dispatch. Both are freed with the last of
+    the tensors."""
 
     def __init__(self, state, storage):
         self.state = state
@@ -79,13 +81,13 @@ class DeviceMemory:
         return self
 
     def first(self, dtype, shape):
-        """The first of the tensors, anew."""
+        """Returns a new tensor in the place of the first of the handle's tensors."""
         storage = self._storage()
         return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, shape)
 
 
 def allocate_on(device, state, *parts):
-    """allocate() on a device: the tensors."""
+    """Does what allocate() does, on a device, and returns the tensors only."""
     offsets, end = _places(parts)
     block = torch.empty(end, dtype=torch.uint8, device=device)
     DeviceMemory(state, block.untyped_storage())
@@ -98,7 +100,7 @@ def allocate_on(device, state, *parts):
 
 @functools.lru_cache(maxsize=64)
 def _places(parts):
-    """(where each begins, where the last one ends), bytes."""
+    """Returns (the offset of each part, the end of the last one), in bytes."""
     offsets, end = [], 0
     for dtype, shape in parts:
         offsets.append(end)
@@ -107,11 +109,11 @@ def _places(parts):
 
 
 def find(handle, kind):
-    """The Memory, or DeviceMemory, that the tensors of a handle (any sequence) lie in, or those of them that are left;
-    its state is a `kind`.
+    """Returns the Memory or DeviceMemory with the tensors of `handle`, any sequence in which at least one of them
+    remains. The state of the memory is a `kind`.
 
-    Raises ferry.InvalidArgument when none is a tensor, or a view of one, that a dispatch returned, or when that
-    dispatch was of another kind; ferry.Closed when its buffer has left its group.
+    Raises ferry.InvalidArgument when no entry is a tensor that a dispatch returned, or a view of one, or when that
+    dispatch was of another kind. Raises ferry.Closed when the buffer of the dispatch has left its group.
     """
     parts = handle if isinstance(handle, (tuple, list)) else [handle]
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""install(): makes `import deep_ep`, and the submodules that engines import from, find ferry.deep_ep."""
+"""install() makes `import deep_ep`, and imports of the submodules that inference engines use, find ferry.deep_ep."""
 
 import importlib
 import importlib.machinery
@@ -8,7 +8,7 @@ import types
 import ferry
 from ferry.deep_ep.beside import find_pkgs
 
-# Modules of DeepEP, 1.x and 2.x, and where their names are here.
+# Modules of DeepEP 1.x and 2.x, and the modules of ferry that have their names.
 _BESIDE = "ferry.deep_ep.beside"
 _SUBMODULES = {
     "deep_ep.buffer": ["ferry.deep_ep.buffer", "ferry.deep_ep.config", "ferry.deep_ep.events"],
@@ -28,7 +28,7 @@ _VERSION = "2.1.0+ferry"  # the release whose API this is
 
 
 def install():
-    """From now on `import deep_ep` gives this package, in this process; returns the module.
+    """Makes `import deep_ep` return this package in this process, and returns the module.
 
     Call it before anything imports deep_ep. Calling it again changes nothing. Raises ferry.InvalidArgument when another
     deep_ep has been imported already. No other module and no environment variable is touched.
@@ -50,7 +50,7 @@ def install():
 
 
 def _module(name, sources):
-    """A module with the public names of `sources`, which importlib.util.find_spec finds as well."""
+    """Makes a module with the public names of `sources`. importlib.util.find_spec finds the module too."""
     module = types.ModuleType(name, f"{name} of DeepEP, by {sources[0]}.")
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []

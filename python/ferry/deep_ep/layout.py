@@ -1,4 +1,4 @@
-"""Layout: which ranks each token goes to, and how many go where. Local arithmetic on top-k ids.
+"""Computes the layout of a dispatch from top-k ids: the ranks that each token goes to, and the counts. All is local.
 
 Shapes use T tokens of this rank, K top-k, E experts, R ranks. Experts are owned in contiguous blocks; when R does not
 divide E the first E % R ranks own one more.
@@ -17,7 +17,8 @@ CPU = torch.device("cpu")
 
 
 def read_topk_idx(topk_idx, num_experts=None):
-    """topk_idx, int64 or int32 [T, K], as a numpy array; ferry.InvalidArgument for others, and for ids of no expert."""
+    """Returns topk_idx, int64 or int32 [T, K], as a numpy array. Raises ferry.InvalidArgument for other tensors, and,
+    with num_experts, for ids outside -1 to num_experts - 1."""
     ids = cpu_array(topk_idx, "topk_idx", (torch.int64, torch.int32), (None, None))
     if num_experts is not None and ids.size and not -1 <= ids.min() <= ids.max() < num_experts:
         raise InvalidArgument(f"topk_idx has ids from {ids.min()} to {ids.max()}, need -1 to {num_experts - 1}")
@@ -25,14 +26,14 @@ def read_topk_idx(topk_idx, num_experts=None):
 
 
 def cpu_array(tensor, name, dtypes, shape):
-    """`tensor` as a numpy array, without a copy; ferry.InvalidArgument unless it has one of the dtypes and the shape
-    (a tuple, None: any)."""
+    """Returns `tensor` as a numpy array, without a copy. Raises ferry.InvalidArgument unless it is contiguous, on the
+    CPU, and has one of the dtypes and the shape (a tuple; None: any extent)."""
     return check_tensor(tensor, name, dtypes, shape).numpy()
 
 
 def check_tensor(tensor, name, dtypes, shape, device=CPU):
-    """`tensor` without a gradient; ferry.InvalidArgument unless it is contiguous, on the device, and has one of the
-    dtypes and the shape (a tuple, None: any)."""
+    """Returns `tensor` without a gradient. Raises ferry.InvalidArgument unless it is contiguous, on the device, and has
+    one of the dtypes and the shape (a tuple; None: any extent)."""
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{name} is {describe(tensor)}, need a torch.Tensor")
     tensor = _core.with_memory(tensor, name)
@@ -46,12 +47,12 @@ def check_tensor(tensor, name, dtypes, shape, device=CPU):
 
 
 def name_of(device):
-    """A device in words, for errors."""
+    """Returns the name of a device, for error messages."""
     return "the CPU" if device == CPU else str(device)
 
 
 def describe(tensor):
-    """An argument in words, for errors: a tensor, or the type of anything else."""
+    """Returns the dtype, shape and device of a tensor, or the type of anything else, as text for error messages."""
     if not isinstance(tensor, torch.Tensor):
         return type(tensor).__name__
     contiguous = "" if tensor.is_contiguous() else ", not contiguous"
@@ -64,27 +65,28 @@ def _names(dtypes):
 
 @functools.lru_cache(maxsize=64)
 def owners(num_experts, num_ranks):
-    """[E + 1]: the rank that owns expert e at e + 1; at 0, for id -1, R."""
+    """Returns an array [E + 1]. Entry e + 1 is the rank that owns expert e; entry 0, for id -1, is R."""
     even, extra = divmod(num_experts, num_ranks)
     blocks = [even + (rank < extra) for rank in range(num_ranks)]
     return np.concatenate([[num_ranks], np.repeat(np.arange(num_ranks), blocks)])
 
 
 def token_ranks(topk_idx, num_experts, num_ranks):
-    """(bool [T, R]: whether a token goes to a rank; int32 [R]: tokens that do; int32 [E]: entries of each expert; False
-    when an id, which then counts as -1, is of no expert). topk_idx as read_topk_idx takes it."""
+    """Returns (whether each token goes to each rank, bool [T, R]; tokens that go to each rank, int32 [R]; entries of
+    each expert, int32 [E]; whether all ids are valid). An id that names no expert counts as -1. topk_idx is a tensor
+    that read_topk_idx accepts."""
     in_rank = torch.empty((topk_idx.shape[0], num_ranks), dtype=torch.bool)
     per_rank, per_expert = torch.empty(num_ranks, dtype=torch.int32), torch.empty(num_experts, dtype=torch.int32)
     return in_rank, per_rank, per_expert, _core.token_ranks(topk_idx, in_rank, per_rank, per_expert)
 
 
 def nodes_of(mask, node_starts):
-    """bool [T, nodes]: whether a token goes to any rank of a node."""
+    """Returns bool [T, nodes]: whether each token goes to any rank of each node."""
     return np.logical_or.reduceat(mask, node_starts, axis=1)
 
 
 def dispatch_layout(topk_idx, num_experts, num_ranks, node_starts):
-    """What Buffer.get_dispatch_layout returns, without the event."""
+    """Returns the values of Buffer.get_dispatch_layout, except the event."""
     read_topk_idx(topk_idx)
     num_experts = integer("num_experts", num_experts, 1)
     in_rank, per_rank, per_expert, known = token_ranks(topk_idx, num_experts, num_ranks)

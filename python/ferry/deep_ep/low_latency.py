@@ -1,8 +1,9 @@
-"""Buffer's low-latency methods: every expert has a place for every token that could come, and combine weights.
+"""The low-latency methods of Buffer. Each expert has a row for every token that it could receive, and combine
+multiplies the rows by their weights.
 
-A dispatch is one of a padded exchange of R * M rows per expert, so what it returns are views of the window. What a
-handle stands for and how rows are handed over: low_latency_rows.py. Checks of arguments: low_latency_arguments.py.
-Where this differs from DeepEP on GPUs: docs/deep_ep.md, "Low latency".
+A dispatch uses a padded exchange with R * M rows for each expert, and returns views of the window.
+low_latency_rows.py has the state of a handle and returns the rows; low_latency_arguments.py checks arguments.
+docs/deep_ep.md, "Low latency", lists the differences from DeepEP on GPUs.
 """
 
 from types import SimpleNamespace
@@ -22,11 +23,12 @@ from ferry.errors import InvalidArgument
 
 
 class LowLatency:
-    """The part of Buffer that decodes. Needs self.exchanges, _owner, rank, group_size and enable_shrink; for cuda
-    tensors device_for, device and device_low_latency.
+    """The methods of Buffer for decoding. They need self.exchanges, _owner, rank, group_size and enable_shrink; for
+    cuda tensors also device_for, device and device_low_latency.
 
-    R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k. What is refused
-    raises ferry.InvalidArgument here and ferry.PeerRejected on the other ranks, and all go on.
+    R ranks, E experts, L of them on this rank, T tokens of this rank, M the most tokens of a rank, H hidden, K top-k.
+    A refused call raises ferry.InvalidArgument on this rank and ferry.PeerRejected on the other ranks; the buffer can
+    be used after that.
     """
 
     _masked = frozenset()  # ranks left out
@@ -36,7 +38,8 @@ class LowLatency:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
                                        num_experts: int) -> int:
-        """Bytes of shared memory that a rank reserves for these shapes: addresses; memory comes as they are used."""
+        """Returns the bytes of shared address space that a rank reserves for these shapes. Memory is allocated when
+        rows are written."""
         max_tokens = integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
         num_ranks = integer("num_ranks", num_ranks, 1)
         config = arguments.config(max_tokens, num_ranks, hidden=integer("hidden", hidden, 1),
@@ -45,7 +48,7 @@ class LowLatency:
         return ferry.window_bytes(num_ranks, max_tokens=max_tokens, **config).worst
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Checks its arguments only: no call leaves anything behind that another one could trip over."""
+        """Checks its arguments and does nothing else: a call does not depend on data of earlier calls."""
         integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
         integer("hidden", hidden, 1)
         integer("num_experts", num_experts, 1)
@@ -59,15 +62,17 @@ class LowLatency:
                      Optional[Callable[[], None]]]:
         """Sends a copy of each token to each of its experts.
 
-        x [T, H] bfloat16 (also float16, float32); topk_idx int64 or int32 [T, K], -1: not sent; M, equal on all ranks.
-        cumulative_local_expert_recv_stats int32 [L]: counts are added. dispatch_wait_recv_cost_stats int64 [R], or
-        [R, R] (this rank's row): nanoseconds waited for each source are added.
+        x is [T, H] bfloat16, float16 or float32. topk_idx is int64 or int32 [T, K]; -1 means not sent. The maximum M is
+        equal on all ranks. recv_count is added to cumulative_local_expert_recv_stats, int32 [L]. The nanoseconds that
+        this rank waited for each source rank are added to dispatch_wait_recv_cost_stats, int64 [R], or to this rank's
+        row of [R, R].
 
-        Returns (recv_x, recv_count, handle, event, hook). recv_x [L, R * M, H]; with use_fp8 a pair: float8_e4m3fn, and
-        a scale for 128 channels, float32 [L, R * M, ceil(H / 128)], with use_ue8m0 four exponents in an int32; the last
-        two dimensions of scales are column-major. recv_count int32 [L]: valid rows, by source rank, then token; others
-        are undefined. handle: (source tokens int32 [L, R * M], -1 where no row is; layout int64 [L, R], first row << 32
-        | rows of each source; M; H; E). hook: None, or (return_recv_hook) to be called before what came is read.
+        Returns (recv_x, recv_count, handle, event, hook). recv_x is [L, R * M, H]. With use_fp8 it is a pair:
+        float8_e4m3fn, and one scale for 128 channels, float32 [L, R * M, ceil(H / 128)]; with use_ue8m0 an int32 has
+        the exponents of four scales. The last two dimensions of scales are column-major. recv_count int32 [L] is the
+        number of valid rows of each expert, ordered by source rank, then token; the other rows are undefined. handle is
+        (source tokens int32 [L, R * M], -1 where there is no row; layout int64 [L, R], first row << 32 | rows of each
+        source; M; H; E). hook is None; with return_recv_hook the caller calls it before reading the received data.
         """
         switches = arguments.Switches(use_fp8, round_scale, use_ue8m0, async_finish, return_recv_hook)
         here = self.device_for(x)
@@ -96,13 +101,14 @@ class LowLatency:
                             return_recv_hook: bool = False, out: Optional[torch.Tensor] = None,
                             combine_wait_recv_cost_stats: Optional[torch.Tensor] = None) \
             -> Tuple[torch.Tensor, EventOverlap, Optional[Callable[[], None]]]:
-        """Sends the experts' rows back: for each token the sum over k of weight * row, in float32, rounded once.
+        """Sends the rows of the experts back. Each token gets the sum over k of weight * row, in float32, rounded once.
 
-        x [L, R * M, H'] bfloat16 (also float16, float32), rows in the places of recv_x; not read with zero_copy, which
-        says that they are in get_next_low_latency_combine_buffer(handle). topk_idx as at the dispatch, or -1 for an
-        entry that shall add nothing; topk_weights float32 [T, K]. use_logfmt: rows travel in ten bits per element. out
-        [T, H'] is written and returned. combine_wait_recv_cost_stats: as at the dispatch. Returns (combined_x [T, H'],
-        event, hook); with return_recv_hook combined_x is there, and topk_weights free, once hook() was called.
+        x is [L, R * M, H'] bfloat16, float16 or float32, with each row in its place in recv_x. With zero_copy x is not
+        read: the rows are in get_next_low_latency_combine_buffer(handle). topk_idx is that of the dispatch, with -1 for
+        an entry that adds nothing. topk_weights is float32 [T, K]. With use_logfmt rows travel in ten bits per element.
+        out [T, H'], if given, is written and returned. combine_wait_recv_cost_stats is like the statistics of the
+        dispatch. Returns (combined_x [T, H'], event, hook). With return_recv_hook, combined_x is complete after hook()
+        has been called, and the caller must not change topk_weights before that.
         """
         here = self.device_for(x)
         if here is not None:
@@ -142,8 +148,9 @@ class LowLatency:
         return out, overlap(), hook
 
     def get_next_low_latency_combine_buffer(self, handle: Tuple) -> torch.Tensor:
-        """[L, R * M, H] of the window, of the tokens' type and with the handle's H, to be filled for a combine with
-        zero_copy. The same one until that combine; not to be written to afterwards. Local."""
+        """Returns [L, R * M, H] of the window, in the type of the tokens and with the H in the handle. The caller fills
+        it for a combine with zero_copy, and must not write to it after that combine. Until then it is the same tensor
+        at every call. Local."""
         if self.device is not None:
             return self.device_low_latency.next_outputs(handle)
         sent = handles.find(handle, Sent).state
@@ -154,10 +161,11 @@ class LowLatency:
         return sent.outputs
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leaves a rank out of what follows (mask=True), or takes it in again (False).
+        """Masks a rank in the following low-latency calls (mask=True), or unmasks it (False).
 
-        It is neither sent to nor waited for, and its experts add nothing. All ranks that go on must mask the same ones
-        between the same calls. One that is left out and shall come back makes all calls too, and receives nothing.
+        The other ranks neither send to a masked rank nor wait for it, and its experts add nothing. All ranks that are
+        not masked must mask the same ranks between the same calls. A masked rank that is to be unmasked later makes all
+        calls too, and receives nothing.
         """
         self._need_shrink()
         rank_to_mask = integer("rank_to_mask", rank_to_mask, most=self.group_size - 1)
@@ -173,7 +181,7 @@ class LowLatency:
         status[:] = np.isin(np.arange(self.group_size), list(self._masked))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Takes all ranks in again; as low_latency_update_mask_buffer."""
+        """Unmasks all ranks, by the rules of low_latency_update_mask_buffer."""
         self._need_shrink()
         self._masked = frozenset()
 
@@ -187,12 +195,13 @@ class LowLatency:
         return [rank for rank in range(self.group_size) if rank not in self._masked] if self._masked else None
 
     def _places(self, sent):
-        """(L, R * M) of a dispatch."""
+        """Returns (L, R * M) of a dispatch."""
         return sent.exchange.num_local_experts, self.group_size * sent.max_tokens
 
     def _exchange_of(self, x, topk_idx, max_tokens, num_experts, switches):
-        """(exchange for a dispatch, max_tokens, num_experts): its arguments alone say which. Where they do not, the
-        others are most likely in the last one, which all ranks leave before they use another."""
+        """Returns (exchange for a dispatch, max_tokens, num_experts). The arguments decide which exchange it is. Where
+        they are invalid, the call is refused in the exchange of the last dispatch: the other ranks are most likely in
+        it, since all ranks leave it before they use another one."""
         last, active_ranks = self._last_low_latency, self._active_ranks()
         try:
             switches.check()
@@ -211,7 +220,7 @@ class LowLatency:
         return exchange, max_tokens, num_experts
 
     def _combine_of(self, sent, rows, weights, out, use_logfmt):
-        """(exchange, keywords of its combine)."""
+        """Returns (the exchange for a combine, the keyword arguments of its combine)."""
         exchange, takes_part = sent.exchange, sent.takes_part(self.rank)
         if not takes_part:
             out.zero_()

@@ -1,6 +1,6 @@
-"""Checks of the arguments of low-latency calls: InvalidArgument has the name, the value and the limit.
+"""Checks of the arguments of low-latency calls. They raise InvalidArgument with the name, the value and the limit.
 
-R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k.
+R ranks, E experts, L of them on this rank, T tokens of this rank, M the most tokens of a rank, H hidden, K top-k.
 """
 
 import functools
@@ -19,18 +19,18 @@ CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dt
 
 
 def config(max_tokens, num_ranks, **shape):
-    """Keywords of the exchange for dispatches of at most max_tokens."""
+    """Returns the keyword arguments of the exchange for dispatches of at most max_tokens tokens of each rank."""
     return dict(layout="padded", expert_capacity=num_ranks * max_tokens, scale_order="column_major", **shape)
 
 
 @functools.lru_cache(maxsize=64)
 def key(max_tokens, num_ranks, **shape):
-    """The same for Exchanges.hold."""
+    """Returns config() in the form that Exchanges.hold takes, a sorted tuple of pairs."""
     return tuple(sorted(config(max_tokens, num_ranks, **shape).items()))
 
 
 class Refusing(refusing.Refusing):
-    """Refuses a call whose arguments are wrong; an exception of torch or Python is raised as InvalidArgument."""
+    """Refuses a call whose arguments are wrong. Exceptions of torch and Python are raised as InvalidArgument."""
 
     def __exit__(self, kind, error, traceback):
         super().__exit__(kind, error, traceback)
@@ -39,7 +39,7 @@ class Refusing(refusing.Refusing):
 
 
 class Switches(NamedTuple):
-    """Of a dispatch, as given: check() comes first."""
+    """The switches of a dispatch as the caller gave them. check() must be called before `wire` is read."""
 
     use_fp8: Any
     round_scale: Any
@@ -52,15 +52,15 @@ class Switches(NamedTuple):
 
     @property
     def wire(self):
-        """That DeepEP's switches choose."""
+        """The wire format that DeepEP's switches choose."""
         if not self.use_fp8:
             return "none"
         return "fp8_ue8m0" if self.use_ue8m0 else "fp8_pow2" if self.round_scale else "fp8"
 
 
 def check_shapes(x, topk_idx, max_tokens, num_experts):
-    """(max_tokens, num_experts) as ints. What says which exchange it is: only here a rank can refuse while the others
-    are in the last one."""
+    """Checks the arguments that decide which exchange a dispatch uses, and returns (max_tokens, num_experts) as ints.
+    When this check fails, the other ranks are in the exchange of the last dispatch."""
     read_rows(x)
     if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
         raise InvalidArgument(f"topk_idx is {describe(topk_idx)}, need [tokens, top-k]")
@@ -78,7 +78,7 @@ def check_dispatch(x, max_tokens, switches):
 
 
 def check_combine(use_logfmt, zero_copy, async_finish, return_recv_hook):
-    """use_logfmt as a bool."""
+    """Checks the switches of a combine, and returns use_logfmt as a bool."""
     check_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
     use_logfmt = flag("use_logfmt", use_logfmt)
     _check_finish(async_finish and return_recv_hook)
@@ -93,7 +93,7 @@ def _check_finish(hook_and_async):
 
 
 def check_statistics(statistics, num_local, num_ranks):
-    """(counts to add to int32 [L], waits to add to int64 [R] or [R, R]); None: not given."""
+    """Checks `statistics`, (counts int32 [L], waits int64 [R] or [R, R]); None: not given."""
     counts, waits = statistics
     if counts is not None:
         cpu_array(counts, "cumulative_local_expert_recv_stats", (torch.int32,), (num_local,))
@@ -103,7 +103,8 @@ def check_statistics(statistics, num_local, num_ranks):
 
 
 def check_handle(handle, sent):
-    """Programs put handles together anew from the parts of ours."""
+    """Checks that the rows of the dispatch have been received and that M and E in the handle are those of the dispatch:
+    programs make handles of their own from the parts of ferry's handles."""
     if sent.route is None:
         raise InvalidArgument("the hook of this dispatch was not called: its rows are not here yet")
     if len(handle) != 5:
@@ -114,7 +115,7 @@ def check_handle(handle, sent):
 
 
 def outputs(sent):
-    """The rows of a combine with zero_copy."""
+    """Returns the rows of a combine with zero_copy, from get_next_low_latency_combine_buffer."""
     if sent.outputs is None:
         raise InvalidArgument("zero_copy needs get_next_low_latency_combine_buffer(handle), once for each combine")
     return sent.outputs
@@ -125,7 +126,7 @@ def read_ids(topk_idx, shape, device=CPU):
 
 
 def read_weights(topk_idx, topk_weights, sent_ids):
-    """float32 [T, K]: 0 where combine skips a row that dispatch sent."""
+    """Returns the weights, float32 [T, K], with 0 where topk_idx of the combine is -1 and the dispatch sent a row."""
     ids = read_ids(topk_idx, sent_ids.shape).numpy()
     weights = cpu_array(topk_weights, "topk_weights", (torch.float32,), sent_ids.shape)
     if ids.dtype == sent_ids.dtype and ids.tobytes() == sent_ids.tobytes():
@@ -139,7 +140,7 @@ def read_weights(topk_idx, topk_weights, sent_ids):
 
 
 def read_rows(x, places=("any",)):
-    """x of a call; places: all extents but the last."""
+    """Checks x and returns it without a gradient. `places` has all extents except the last."""
     fits = isinstance(x, torch.Tensor) and x.dim() == len(places) + 1 and x.dtype in FLOATS
     if not fits or places not in (("any",), x.shape[:-1]):
         raise InvalidArgument(f"x is {describe(x)}, need bfloat16, float16 or float32 "

@@ -1,5 +1,5 @@
-"""The state behind a low-latency handle, and how the rows of a dispatch are handed over: at once or by a hook, as views
-of the window.
+"""The state of a low-latency handle, and the rows of a dispatch, which are views of the window. The rows arrive before
+the dispatch returns, or when the caller calls a hook.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
 """
@@ -16,12 +16,12 @@ _GROUP = 128  # channels that share a scale
 
 
 class Sent:
-    """The state behind a handle: where a dispatch went, and its route once it was received."""
+    """The state of a handle: the top-k ids of a dispatch, and its route after the rows have been received."""
 
     made_by = "Buffer.low_latency_dispatch"
 
     def __init__(self, exchange, ids, active_ranks, max_tokens, num_experts, owner):
-        """ids: numpy [T, K]."""
+        """ids is a numpy array [T, K]."""
         self.owner = owner
         self.exchange = exchange
         self.ids = ids.copy()  # callers may use their memory again before combine
@@ -32,17 +32,17 @@ class Sent:
         self.outputs = None  # [L, C, H] of the window, for a combine with zero_copy
 
     def takes_part(self, rank):
-        """False: `rank` was left out of the dispatch; it sends and receives nothing, and waits for nobody (times that
-        the exchange has are of earlier calls)."""
+        """Whether `rank` is active in this dispatch. A rank that is not active sends and receives nothing and waits for
+        no rank; the wait times in the statistics of its exchange are those of earlier calls."""
         return self.active_ranks is None or rank in self.active_ranks
 
 
 class Arrival:
-    """The receive half of a dispatch, and the tensors of a handle that it fills: source_tokens int32 [L, C], layout
-    int64 [L, R]; counts int32 [L]."""
+    """The receive half of a dispatch. It fills two tensors of the handle, source_tokens int32 [L, C] and layout int64
+    [L, R], and the counts, int32 [L]."""
 
     def __init__(self, sent, rank, num_ranks, statistics):
-        """statistics: the caller's (counts, waits) to add to, each a tensor or None."""
+        """statistics is (counts, waits), the caller's tensors to which numbers are added; each may be None."""
         num_local, capacity = sent.exchange.num_local_experts, num_ranks * sent.max_tokens
         self._sent, self._rank, self._statistics = sent, rank, statistics
         self.counts = torch.empty(num_local, dtype=torch.int32)
@@ -51,15 +51,16 @@ class Arrival:
         self._has_rows = sent.takes_part(rank) and num_local > 0
 
     def now(self, received, x, wire):
-        """(rows, scales or None, None): views of the window."""
+        """Returns (rows, scales or None, None) of a dispatch that has been received, as views of the window."""
         self._fill(received)
         if not self._has_rows:
             return (*padded_rows(self.source_tokens.shape, x, wire), None)
         return received.rows, received.scales, None
 
     def later(self, operation, x, wire):
-        """(rows, scales or None, hook): views of the window, in which the rows are after hook(); a second call is idle.
-        When more views are alive than the window has buffers for: tensors that the hook fills."""
+        """Returns (rows, scales or None, hook). They are views of the window, and hold the rows after hook() has been
+        called; a second call does nothing. When earlier views keep all buffers of the window in use, they are new
+        tensors that the hook fills."""
         views = self._coming(operation)
         rows, scales = views or padded_rows(self.source_tokens.shape, x, wire)
         to_fill = () if views else (rows, scales)
@@ -73,7 +74,8 @@ class Arrival:
         return rows, scales, hook
 
     def _coming(self, operation):
-        """(rows, scales or None), views of the window before they are here; None: there are none."""
+        """Returns (rows, scales or None), views of the window where the rows will arrive. Returns None when no buffer
+        of the window is free, or when this rank receives no rows."""
         if not self._has_rows:
             return None
         try:
@@ -83,7 +85,8 @@ class Arrival:
         return memory.rows, memory.scales
 
     def _fill(self, received, rows=None, scales=None):
-        """The handle and the counts; and rows and scales, where given, are copies of what came."""
+        """Fills the tensors of the handle and the counts, and adds to the statistics. The received rows and scales are
+        copied to `rows` and `scales` where these are given."""
         sent = self._sent
         sent.route = received.handle
         if self._has_rows:
@@ -101,8 +104,8 @@ class Arrival:
 
 
 def padded_rows(places, x, wire):
-    """(rows [L, C, H], scales or None) as a dispatch of x [T, H] with `wire` returns them, uninitialised; places: L, C.
-    """
+    """Makes uninitialised (rows [L, C, H], scales or None) in the form that a dispatch of x [T, H] with the wire format
+    `wire` returns. `places` is (L, C)."""
     num_local, capacity = places
     hidden = x.shape[1]
     if wire == "none":
@@ -114,5 +117,5 @@ def padded_rows(places, x, wire):
 
 
 def add_waits(statistics, waits_ns, rank):
-    """Adds nanoseconds waited for each source to int64 [R], or to the row of `rank` of [R, R]."""
+    """Adds the nanoseconds waited for each source rank to `statistics`: int64 [R], or the row of `rank` of [R, R]."""
     (statistics if statistics.dim() == 1 else statistics[rank]).add_(torch.tensor(waits_ns))

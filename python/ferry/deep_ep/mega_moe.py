@@ -1,12 +1,12 @@
-"""The mega kernel of DeepGEMM in bf16, as ferry.moe makes it: dispatch, both products, SwiGLU and combine in one call.
+"""The mega kernel of DeepGEMM in bf16: dispatch, both matrix products, SwiGLU and combine in one call, by ferry.moe.
 
     buffer = get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate)
     buffer.x[:T], buffer.topk_idx[:T], buffer.topk_weights[:T] = x, topk_idx, topk_weights
     bf16_mega_moe(y, l1_weights, l2_weights, buffer)        # y [T, hidden]
 
-DeepGEMM's names, and the arguments of its bf16 kernel; arguments that versions of it add (mma_type, activation of the
-buffer, num_shared_experts) are not taken. Weights are as they are, with the gates' rows first:
-transform_weights_for_mega_moe returns what it gets. Its FP8 and FP4 kernels are not here. Calls
+The names are DeepGEMM's, and the arguments are those of its bf16 kernel. Arguments that some of its versions add
+(mma_type, activation of the buffer, num_shared_experts) are not accepted. l1_weights has the rows of the gates first.
+transform_weights_for_mega_moe returns its arguments unchanged. There are no FP8 and FP4 kernels. The work is done by
 ferry.torch_npu.mega_moe.
 """
 
@@ -20,7 +20,8 @@ __all__ = ["SymmBuffer", "bf16_mega_moe", "get_symm_buffer_for_mega_moe", "trans
 
 
 class SymmBuffer(cann.SymmBuffer):
-    """With the inputs of a call: x bf16 [tokens, hidden], topk_idx int64 and topk_weights float32 [tokens, top-k]."""
+    """A buffer with the inputs of a call: x bf16 [tokens, hidden], topk_idx int64 and topk_weights float32
+    [tokens, top-k]."""
 
     def __init__(self, group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden):
         super().__init__(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
@@ -30,7 +31,7 @@ class SymmBuffer(cann.SymmBuffer):
 
 
 def get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden):
-    """Collective. `group`: a process group of torch, or a ferry.Group."""
+    """Makes a SymmBuffer. `group` is a process group of torch or a ferry.Group. Collective."""
     return SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
 
 
@@ -40,9 +41,9 @@ def transform_weights_for_mega_moe(l1_weights, l2_weights):
 
 def bf16_mega_moe(y, l1_weights, l2_weights, sym_buffer, shared_l1_weights=None, shared_l2_weights=None,
                   cumulative_local_expert_recv_stats=None, activation="swiglu", activation_clamp=None, fast_math=True):
-    """Writes y bf16 [T, hidden] from the buffer's first T tokens; l1_weights [L, 2 I, H], l2_weights [L, H, I]. Adds
-    the rows of each local expert to the statistics, int32 [L]. Collective. Raises InvalidArgument for shared experts
-    and other activations; fast_math is without meaning."""
+    """Computes y bf16 [T, hidden] from the first T tokens in the buffer, with l1_weights [L, 2 I, H] and l2_weights
+    [L, H, I]. The number of rows of each local expert is added to cumulative_local_expert_recv_stats, int32 [L].
+    fast_math has no effect. Raises InvalidArgument for shared experts and for other activations. Collective."""
     with Refusing(sym_buffer.exchange.refuse_dispatch):
         cann.refuse_unless({}, shared_l1_weights=shared_l1_weights, shared_l2_weights=shared_l2_weights)
         most = sym_buffer.num_max_tokens_per_rank

@@ -1,23 +1,23 @@
-"""Nodes: which ranks share memory, as DeepEP's calls between nodes count them.
+"""Computes the nodes of a group, as the calls of DeepEP between nodes count them.
 
-They are the hosts of the group's topology, in order of ranks. A group of one host that has more ranks than a node of
-DeepEP's counts as nodes of 8, so that programs written for several nodes see their shapes on one machine.
+The nodes are the hosts of the group's topology, in order of ranks. A group of one host with more than 8 ranks, the size
+of a node in DeepEP, counts as nodes of 8. So programs for several nodes get the shapes of several nodes on one machine.
 """
 
 import os
 
 from ferry.deep_ep.config import NVL_PEERS
 
-_found = {}  # name of a torch process group -> topology of the ferry.Group that a buffer made of it
+_found = {}  # name of a torch process group -> topology of the ferry.Group that was made of it
 
 
 def remember(process_group, topology):
-    """Notes what a buffer found out about a process group."""
+    """Stores the topology of the ferry.Group that was made of a process group, for domain_size."""
     _found[getattr(process_group, "group_name", None)] = topology
 
 
 def starts(topology, num_ranks):
-    """First rank of each node, of a topology's text."""
+    """Returns the first rank of each node, as a tuple. `topology` is the text of a topology."""
     sizes = _host_sizes(topology)
     if sum(sizes) != num_ranks or len(sizes) < 2:
         return tuple(range(0, num_ranks, NVL_PEERS))
@@ -25,9 +25,9 @@ def starts(topology, num_ranks):
 
 
 def domain_size(group):
-    """(nodes, ranks of a node) of a torch ProcessGroup or ferry.Group; (1, R) where nodes have different sizes, and
-    where nothing is known yet: a ProcessGroup's hosts are found when a buffer is made of it, or given by
-    FERRY_TOPOLOGY."""
+    """Returns (nodes, ranks of a node) of a torch ProcessGroup or ferry.Group, or (1, R) where nodes have different
+    sizes or the topology is unknown. The topology of a ProcessGroup is known after a buffer has been made of it, or
+    from FERRY_TOPOLOGY."""
     num_ranks = group.size() if callable(group.size) else group.size
     topology = getattr(group, "topology", None)
     if topology is None:
@@ -39,7 +39,8 @@ def domain_size(group):
 
 
 def _host_sizes(topology):
-    """Ranks of each host of a text such as "rack:2,host:2,rank:4"; [] where it names no host."""
+    """Returns the number of ranks of each host in the text of a topology, such as "rack:2,host:2,rank:4"; [] where the
+    text has no level `host`."""
     levels = [level.partition("@")[0].partition(":") for level in topology.split(",")]
     names = [name for name, _, _ in levels]
     if "host" not in names or names[-1] != "rank":

@@ -1,8 +1,8 @@
 """The normal kernels: Buffer.dispatch and Buffer.combine on rank-major exchanges.
 
-A row travels once to each rank that needs it, in the order source rank, token. Rows of bfloat16, float16 and float32
-travel as such, any others (fp8 with scales of its own) as bytes. What a rank refuses it refuses in step with the
-others, who raise ferry.PeerRejected.
+A row is sent once to each rank that needs it; received rows are ordered by source rank, then token. Rows of bfloat16,
+float16 and float32 keep their type, and rows of any other type (such as fp8 with scales) travel as bytes. When one rank
+refuses a call, all ranks leave the operation together: the other ranks raise ferry.PeerRejected.
 
 Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 
@@ -24,7 +24,7 @@ _LAYOUT = ("layout", "rank_major")
 
 
 class Layout(NamedTuple):
-    """Dispatch's arguments about where tokens go."""
+    """The arguments of a dispatch that say where tokens go."""
 
     num_tokens_per_rank: Any  # int32 [R]
     is_token_in_rank: Any  # bool [T, R]
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 class Form(NamedTuple):
-    """Dispatch's arguments about what comes out."""
+    """The arguments of a dispatch that decide the form of its results."""
 
     expert_alignment: int
     num_worst_tokens: int
@@ -46,7 +46,7 @@ class Form(NamedTuple):
 
 
 class Routes:
-    """The routes of one dispatch, in every exchange that has used them."""
+    """The routes of one dispatch, one for each exchange that has repeated it."""
 
     def __init__(self, exchange, route, rows_format, top_k, num_rows, owner):
         self.exchange = exchange
@@ -62,13 +62,14 @@ class Routes:
 
 
 class State(Routes):
-    """The state behind a handle."""
+    """The state that ferry keeps for a handle."""
 
     made_by = "Buffer.dispatch"
 
 
 class _Routing:
-    """Where tokens go, once the arguments that say it twice agree."""
+    """The routing of a dispatch. The constructor raises InvalidArgument unless topk_idx, is_token_in_rank and the
+    counts agree."""
 
     def __init__(self, layout, num_tokens, num_ranks):
         self.mask, self.counts = layout.is_token_in_rank, layout.num_tokens_per_rank
@@ -107,7 +108,8 @@ def check_layout(layout, num_tokens, num_ranks):
 
 
 def ids_of(mask):
-    """int32 ids [T, K] of experts that are the ranks themselves."""
+    """Returns int32 top-k ids [T, K] in which expert r is rank r: the ranks that the mask, bool [T, R], names for each
+    token. K is R, or 32 where R is larger."""
     num_ranks = mask.shape[1]
     ids = np.where(mask, np.arange(num_ranks, dtype=np.int32), np.int32(-1))
     if num_ranks > MOST_TOPK:
@@ -118,7 +120,7 @@ def ids_of(mask):
 
 
 def dispatch(exchanges, x, layout, form):
-    """Buffer.dispatch without a handle; returns what it does but the event."""
+    """Does Buffer.dispatch without a handle. Returns the same values, except the event."""
     group = exchanges.group
     try:
         form = checked(form)
@@ -155,7 +157,7 @@ def dispatch(exchanges, x, layout, form):
 
 
 def checked(form):
-    """The form with numbers that are ints of Python."""
+    """Checks the form, and returns it with its numbers as Python ints."""
     check_config(form.config)
     check_flags(**form.switches)
     return form._replace(expert_alignment=integer("expert_alignment", form.expert_alignment, 1),
@@ -173,7 +175,7 @@ def check_worst(form, has_weights):
 
 
 def _check_worst(num_worst_tokens, num_rows, exchange):
-    """A rank that gets more rows than it gave as num_worst_tokens refuses, on all ranks."""
+    """Refuses the dispatch on all ranks when this rank would receive more rows than its num_worst_tokens."""
     if 0 < num_worst_tokens < num_rows:
         error = InvalidArgument(f"num_worst_tokens is {num_worst_tokens}, {num_rows} tokens come to this rank")
         exchange.refuse_dispatch(str(error))
@@ -193,9 +195,10 @@ def expert_list(group, counts, per_expert, form):
 
 
 def dispatch_cached(exchanges, x, handle, layout, form):
-    """Buffer.dispatch with a handle: the rows, along the routes of the dispatch that returned it.
+    """Does Buffer.dispatch with a handle: sends rows along the routes of the handle's dispatch, and returns the rows.
 
-    Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
+    Rows may have another type or width than in the handle's dispatch. The first time, such rows are routed by the mask
+    in the handle.
     """
     try:
         memory = handles.find(handle, State)
@@ -237,7 +240,7 @@ def check_cached(layout, rows, state):
 
 
 def combine(exchanges, x, handle, topk_weights, bias, config, switches):
-    """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
+    """Does Buffer.combine. Returns (combined_x, combined_topk_weights or None)."""
     state = None
     try:
         state = handles.find(handle, State).state
@@ -262,7 +265,7 @@ def combined(state, x, weights, bias, **options):
 
 
 def _combined_rows(x, topk_weights, state):
-    """x and topk_weights without the unused rows of num_worst_tokens."""
+    """Checks x and topk_weights, and returns both without the unused rows of num_worst_tokens."""
     if (not isinstance(x, torch.Tensor) or x.dtype not in FLOATS or x.dim() != 2 or x.shape[0] != state.num_rows
             or not x.is_cpu):
         raise InvalidArgument(f"x is {describe(x)}, need bfloat16, float16 or float32 [{state.num_rows}, hidden] on "

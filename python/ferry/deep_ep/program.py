@@ -1,7 +1,9 @@
-"""Runs another program in place of this one, with deep_ep installed, in its own process and in those that it starts.
+"""Installs deep_ep and runs another program in this process. deep_ep is installed in the processes that the program
+spawns too.
 
-multiprocessing (torch.multiprocessing.spawn, ferry.spawn) imports the main module again in a process that it spawns.
-So the program runs as if it were the module `spawned`, which is imported there, installs deep_ep and runs it again.
+multiprocessing (torch.multiprocessing.spawn, ferry.spawn) imports the main module again in each process that it spawns.
+So the program runs under the module name `spawned`. A spawned process imports that module, which installs deep_ep and
+runs the program again.
 """
 
 import importlib.util
@@ -23,14 +25,15 @@ Runs a program that says `import deep_ep`, unchanged, with ferry in its place.
 
 
 class Argv(list):
-    """sys.argv with the path of the program; multiprocessing hands it on to processes."""
+    """sys.argv with the path of the program. multiprocessing passes it to the processes that it spawns."""
 
     program = ""
     map_cuda = False
 
 
 def start(arguments, namespace):
-    """Runs the program that `arguments` name with the others, in `namespace`, that of the main module."""
+    """Runs the program of the command line `arguments` with the arguments after it. `namespace` is the dictionary of
+    the main module, in which the program runs."""
     map_cuda = False
     while arguments and arguments[0].startswith("-"):
         option = arguments.pop(0)

@@ -1,7 +1,8 @@
-"""Redundant experts: their weights come from the owners before a batch, their gradients go back after it.
+"""Redundant experts get their weights from the owners of the experts before a batch, and return their gradients to the
+owners after it.
 
-Both are a dispatch of one row per expert or slot, so a transfer costs what a token of that size costs. L experts of a
-rank, n slots of a rank for experts of others, R ranks.
+Both transfers are a dispatch, with one row for each expert or for each slot. L experts of a rank, n slots of a rank for
+experts of other ranks, R ranks.
 """
 
 import hashlib
@@ -18,13 +19,13 @@ _UNIT = 32  # bytes that the weights of an expert are a multiple of
 
 
 class BufferAllocator:
-    """Plans tensors before the buffer exists that they lie in: until then they are on device meta."""
+    """Makes tensors before the buffer exists that gives them memory. Until then they are on the device meta."""
 
     def __init__(self):
         self._tensors, self.num_bytes, self.materialized = [], 0, False
 
     def allocate(self, shape, dtype):
-        """A tensor that gets memory when this allocator is given to a buffer."""
+        """Returns a tensor that gets its memory when this allocator is given to a buffer."""
         if self.materialized:
             raise InvalidArgument("this BufferAllocator was given to a buffer: its tensors have their memory")
         tensor = torch.empty(shape, dtype=dtype, device="meta")
@@ -33,7 +34,7 @@ class BufferAllocator:
         return tensor
 
     def materialize(self):
-        """The same tensors, with memory. For the buffer."""
+        """Gives the tensors their memory, filled with zeros. The buffer calls it."""
         if self.materialized:
             raise InvalidArgument("this BufferAllocator was given to another buffer already")
         storage, begin = torch.zeros(self.num_bytes, dtype=torch.uint8), 0
@@ -45,19 +46,20 @@ class BufferAllocator:
 
 
 class RedundantExperts:
-    """The part of EPBuffer that balances load. Needs self.exchanges."""
+    """The methods of EPBuffer for redundant experts, which balance load. They need self.exchanges and deadline."""
 
     def lb_get_theoretical_num_sms(self):
-        """4: the calling thread moves the bytes."""
+        """Returns 4, the fewest that DeepEP recommends. No SM is used: the calling thread moves the bytes."""
         return FEWEST_SMS
 
     def lb_prefetch_weights(self, redundant_expert_weights, expert_weights, redundancy_mapping, num_sms=0,
                             previous_event=None):
         """Fills redundant_expert_weights [n, ...] with the weights of the experts that the mapping names.
 
-        expert_weights [L, ...] of this rank's experts, each a multiple of 32 bytes; or equally long lists of both.
-        redundancy_mapping int32 [R, n], the same on all ranks: the expert in slot c of rank r, or -1; not one of the
-        rank's own. Slots with -1 stay as they are. Collective. Returns an EventOverlap.
+        expert_weights [L, ...] has the weights of this rank's experts; those of one expert are a multiple of 32 bytes.
+        Both arguments may also be lists of the same length. redundancy_mapping int32 [R, n] is equal on all ranks:
+        entry [r, c] is the expert in slot c of rank r, which must not be an expert of rank r, or -1. Slots with -1 are
+        not written. Returns an EventOverlap. Collective.
         """
         try:
             pairs = _pairs(redundant_expert_weights, expert_weights)
@@ -98,9 +100,11 @@ class RedundantExperts:
                 out[slot] = received.rows[wanted.index(expert)]
 
     def lb_reduce_grads(self, redundant_expert_grads, expert_grads, redundancy_mapping, num_sms=0, previous_event=None):
-        """Adds redundant_expert_grads float32 [n, m] to the owners' expert_grads float32 [L, m], by rank, then slot.
+        """Adds redundant_expert_grads float32 [n, m] of all ranks to expert_grads float32 [L, m] of the owners, in the
+        order of ranks, then slots.
 
-        The mapping is lb_prefetch_weights'. The redundant ones stay as they are. Collective. Returns an EventOverlap.
+        redundancy_mapping is that of lb_prefetch_weights. redundant_expert_grads is not changed. Returns an
+        EventOverlap. Collective.
         """
         try:
             given, owned = redundant_expert_grads, expert_grads
@@ -142,7 +146,7 @@ class _Plan:
         self.key = (("redundancy_mapping", digest), ("experts_of_a_rank", num_owned))
 
     def ranks_of(self):
-        """{expert: ascending ranks that have it}."""
+        """Returns {expert: the ranks that have a slot for it, ascending}."""
         found = {}
         for rank, experts in enumerate(self.mapping):
             for expert in sorted(set(experts[experts >= 0].tolist())):

@@ -1,6 +1,6 @@
-"""Rows: the tokens that DeepEP's callers give, as an exchange takes them, and what arrived in the callers' types.
+"""Rows converts the tokens of a DeepEP call to the types of an exchange, and received rows back to the caller's type.
 
-bfloat16, float16 and float32 travel as such, any other type (fp8 with scales of its own) as bytes."""
+bfloat16, float16 and float32 are not converted. Any other type (such as fp8 with scales) travels as bytes."""
 
 import torch
 
@@ -12,10 +12,10 @@ _PACK_BYTES = 4  # what column-major scales consist of
 
 
 class Rows:
-    """x, rows [T, H] or a pair of rows and scales [T, n]: `tokens`, `scales` (or None) and `format`, keywords of an
-    exchange as a tuple of pairs.
+    """The rows x [T, H] of a dispatch, or a pair of rows and scales [T, n]. It has `tokens` and `scales` (or None) as
+    the exchange takes them, and `format`, keyword arguments of the exchange as a tuple of pairs.
 
-    column_major: scales come out with strides (1, rows rounded up to 4). Raises ferry.InvalidArgument.
+    column_major: received scales have strides (1, rows rounded up to 4). Raises ferry.InvalidArgument.
     """
 
     def __init__(self, x, column_major=False):
@@ -38,8 +38,8 @@ class Rows:
         return scales.shape[1] * scales.element_size()
 
     def received(self, received, num_rows):
-        """What arrived, in the types that were sent; num_rows of them, of which those behind the real ones are
-        undefined."""
+        """Returns num_rows received rows in the types of x; with scales, (rows, scales). Rows after those that were
+        received are undefined."""
         rows = resized(received.rows, num_rows)
         rows = rows if rows.dtype == self.x.dtype else rows.view(self.x.dtype)
         if self.scales is None:
@@ -52,7 +52,8 @@ class Rows:
 
 
 def read(x, device=CPU):
-    """(rows [T, H], scales [T, n] or None) of what a caller gives, on the device. Raises ferry.InvalidArgument."""
+    """Returns (rows [T, H], scales [T, n] or None) of x, without gradients. Raises ferry.InvalidArgument unless both
+    have these shapes and are on the device."""
     pair = isinstance(x, (tuple, list))
     parts = tuple(x) if pair else (x,)
     if len(parts) != 1 + pair or not all(isinstance(part, torch.Tensor) for part in parts):
@@ -66,14 +67,15 @@ def read(x, device=CPU):
 
 
 def detached(tensors):
-    """A tensor, a pair of them or None, without gradients."""
+    """Returns a tensor, or a pair of tensors, without gradients. None is returned as it is."""
     if isinstance(tensors, (tuple, list)):
         return tuple(map(detached, tensors))
     return tensors.detach() if isinstance(tensors, torch.Tensor) and tensors.requires_grad else tensors
 
 
 def resized(rows, num_rows, fill=None):
-    """The first num_rows of rows [N, ...]; more than N are new memory that starts with them."""
+    """Returns num_rows rows that begin with rows [N, ...]: a view of `rows`, or a larger copy if num_rows exceeds N.
+    The added rows have the value `fill`, or are undefined without one."""
     have = rows.shape[0]
     if have >= num_rows:
         return rows if have == num_rows else rows[:num_rows]
@@ -84,7 +86,8 @@ def resized(rows, num_rows, fill=None):
 
 
 def _columns(scales, num_rows):
-    """scales [N, n] with strides (1, N rounded up to 4); resized to num_rows >= N with theirs."""
+    """Returns scales [N, n], which are column-major, enlarged to num_rows >= N rows, with strides (1, num_rows rounded
+    up to 4)."""
     if len(scales) == num_rows:
         return scales
     pitch = -(-num_rows // 4) * 4

@@ -1,7 +1,7 @@
-"""Numbers and switches among the arguments of ferry.deep_ep: ferry.InvalidArgument has the name, the value and the
-limit.
+"""Checks of numbers and switches among the arguments of ferry.deep_ep. They raise ferry.InvalidArgument with the name,
+the value and the limit.
 
-DeepEP's own calls take any integer for a number, and for a switch True, False, 0, 1 or None: so do these.
+As in DeepEP, a number is any integer, and a switch is True, False, 0, 1 or None.
 """
 
 import numbers
@@ -10,7 +10,7 @@ import numpy as np
 
 from ferry.errors import InvalidArgument
 
-MOST = 2**31 - 1  # of DeepEP's numbers, which are of C's type int
+MOST = 2**31 - 1  # the largest number in DeepEP, whose numbers have the type int of C
 MOST_BYTES = 2**63 - 1
 MOST_TOPK = 32  # of an exchange, so ranks that one row reaches: kMaxTopK of src/base/limits.h
 FEWEST_SMS = 4  # that DeepEP's model recommends
@@ -18,7 +18,7 @@ SIZE_UNIT = 2 << 20  # of the sizes of ElasticBuffer
 
 
 def integer(name, value, least=0, most=MOST):
-    """`value`, an integer of Python or numpy, as an int."""
+    """Returns `value`, an integer of Python or numpy from `least` to `most`, as an int."""
     is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:
         raise InvalidArgument(f"{name} is {_shown(value)}, need {least} to {most}")
@@ -26,7 +26,7 @@ def integer(name, value, least=0, most=MOST):
 
 
 def flag(name, value):
-    """`value`, a switch, as a bool."""
+    """Returns `value`, a switch, as a bool."""
     if isinstance(value, (bool, np.bool_)) or value is None:
         return bool(value)
     if isinstance(value, numbers.Integral) and value in (0, 1):
@@ -44,7 +44,7 @@ def check_flags(**given):
 
 
 def _shown(value):
-    """In at most 100 characters: tensors have lines, and an int of 5,000 digits has no text."""
+    """Returns `value` as one line of at most 100 characters. Python refuses to print an int of 5,000 digits."""
     try:
         return " ".join(f"{value!r:.100}".split())
     except Exception:

@@ -1,2 +1,2 @@
-"""The modules of deep_ep.utils, which programs written for DeepEP import beside the buffers: the same names, signatures
-and meanings, in our own code, for tensors on the CPU. install.py says under which names they are found."""
+"""ferry's implementation of the modules of deep_ep.utils, for CPU tensors. Names, signatures and results are those of
+DeepEP. install.py lists the names by which programs import them."""

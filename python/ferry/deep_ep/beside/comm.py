@@ -1,10 +1,10 @@
-"""deep_ep.utils.comm: raw NCCL communicators, of which there are none."""
+"""deep_ep.utils.comm: NCCL communicators. There are none on a CPU, so these functions raise NotBuilt or do nothing."""
 
 from ferry.deep_ep.elastic_sessions import NotBuilt
 
 
 class NCCLCommHandle:
-    """The type of what get_nccl_comm_handle would return."""
+    """The type that get_nccl_comm_handle returns in DeepEP. Its constructor raises NotBuilt."""
 
     def __init__(self, *_, **__):
         raise NotBuilt("NCCLCommHandle: there is no NCCL communicator on a CPU; ferry joins the ranks by itself")

@@ -1,6 +1,7 @@
-"""deep_ep.utils.envs: how ranks find each other, seeds, printing, and what the machine can do.
+"""deep_ep.utils.envs: the process group, seeds, printing, and properties of the machine.
 
-There is neither NVLink nor RDMA here; bandwidths are numbers that programs divide by.
+ferry uses no NVLink here. Programs divide by the bandwidths, which are constants: about the speed at which a core
+copies.
 """
 
 import os
@@ -62,32 +63,33 @@ def check_nvlink_connections(group):
 
 
 def check_torch_deterministic():
-    """Asserts that deterministic algorithms do not also fill new memory: rows that nobody reads would be written."""
+    """Asserts that torch's deterministic mode does not fill new memory, since that would write rows that are never
+    read."""
     fills = torch.utils.deterministic.fill_uninitialized_memory
     assert not (torch.are_deterministic_algorithms_enabled() and fills), \
         "set torch.utils.deterministic.fill_uninitialized_memory = False"
 
 
 def get_nvlink_gbs(factor: float = 0.9):
-    """GB/s to divide by: about what a core copies."""
+    """Returns a constant times `factor`, in GB/s: about the speed at which a core copies."""
     return _GBS * factor
 
 
 def get_rdma_gbs(nic_name: str = ""):
-    """GB/s to divide by."""
+    """Returns a constant, in GB/s."""
     return _GBS
 
 
 def get_sm_read_gbs():
-    """GB/s to divide by."""
+    """Returns a constant, in GB/s."""
     return _GBS
 
 
 def get_sm_write_gbs():
-    """GB/s to divide by."""
+    """Returns a constant, in GB/s."""
     return _GBS
 
 
 def check_fast_rdma_atomic_support(nic_name: str = ""):
-    """False: there is no such network card."""
+    """Returns False: ferry uses no atomic operations of a network card."""
     return False

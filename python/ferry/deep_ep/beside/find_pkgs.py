@@ -1,4 +1,4 @@
-"""deep_ep.utils.find_pkgs: where a build of DeepEP finds CUDA and its libraries. Nothing of them is used here."""
+"""deep_ep.utils.find_pkgs: DeepEP's search for CUDA and its libraries. ferry on a CPU uses none of them."""
 
 from ferry.deep_ep.elastic_sessions import NotBuilt
 

@@ -7,14 +7,14 @@ _NEAR = 0.03  # of the ratio
 
 
 def _ranks_of_random_choices(num_tokens, num_experts, num_ranks, num_topk):
-    """int64 [T, R]: experts of each rank among the choices of an even router."""
+    """Returns int64 [T, R]: how many experts of each rank a random, even router chooses for each token."""
     owners = torch.rand(num_tokens, num_experts).topk(num_topk, dim=1).indices // (num_experts // num_ranks)
     return torch.zeros(num_tokens, num_ranks, dtype=torch.int64).scatter_add_(1, owners, torch.ones_like(owners))
 
 
 def generate_rank_count(num_tokens: int, num_experts: int, num_ranks: int, num_topk: int, ratio: float):
-    """int32 [T, R]: how many experts of each rank a token chooses, K in all, so that rank 0 gets `ratio` times as many
-    tokens as the others do on average, as nearly as choices allow."""
+    """Returns int32 [T, R]: how many experts of each rank each token chooses, K in all. Rank 0 gets about `ratio` times
+    as many tokens as the other ranks do on average."""
     if ratio < 1 or num_topk > num_experts or (num_ranks < 2 and ratio != 1):
         raise ValueError(f"generate_rank_count: ratio is {ratio}, top-k {num_topk} of {num_experts} experts on "
                          f"{num_ranks} ranks: need a ratio of at least 1, two ranks for more, and enough experts")
@@ -33,7 +33,7 @@ def generate_rank_count(num_tokens: int, num_experts: int, num_ranks: int, num_t
 
 
 def _dealt_again(row, each, first):
-    """Deals the choices of one token out to as few ranks as hold them, rank 0 before the others or after them."""
+    """Concentrates the choices of one token on as few ranks as possible: on rank 0 first, or on rank 0 last."""
     left, others = int(row.sum()), (row[1:].argsort(descending=True) + 1).tolist()
     for rank in [0, *others] if first else [*others, 0]:
         row[rank] = min(each, left)
@@ -41,7 +41,7 @@ def _dealt_again(row, each, first):
 
 
 def generate_topk_idx(rank_count: torch.Tensor, num_tokens: int, num_experts: int, num_ranks: int, num_topk: int):
-    """int64 [T, K]: experts, as many of each rank as rank_count [T, R] says, which ones at random."""
+    """Returns int64 [T, K]: random experts, as many of each rank as rank_count [T, R] says."""
     each = num_experts // num_ranks
     places = torch.rand(num_tokens, num_ranks, each).argsort(dim=2).argsort(dim=2)
     chosen = (places < rank_count.unsqueeze(2)).view(num_tokens, num_experts)
@@ -49,7 +49,7 @@ def generate_topk_idx(rank_count: torch.Tensor, num_tokens: int, num_experts: in
 
 
 def get_precise_unbalanced_scores(num_tokens: int, num_experts: int, num_ranks: int, num_topk: int, ratio: float):
-    """float32 [T, E] whose K largest are those of generate_topk_idx."""
+    """Returns scores, float32 [T, E], whose K largest of each token are the experts of generate_topk_idx."""
     count = generate_rank_count(num_tokens, num_experts, num_ranks, num_topk, ratio)
     ids = generate_topk_idx(count, num_tokens, num_experts, num_ranks, num_topk)
     scores = torch.rand(num_tokens, num_experts, dtype=torch.float32) * _LEAST_SCORE_OF_A_CHOICE
@@ -58,14 +58,15 @@ def get_precise_unbalanced_scores(num_tokens: int, num_experts: int, num_ranks: 
 
 
 def get_scores_by_factor(num_tokens: int, num_experts: int, num_ranks: int, factor: float):
-    """float32 [T, E]: uniform up to `factor` for the experts of rank 0, up to 1 for the others."""
+    """Returns scores, float32 [T, E]: uniform in [0, factor) for the experts of rank 0 and in [0, 1) for the others."""
     scores = torch.rand(num_tokens, num_experts, dtype=torch.float32)
     scores[:, :num_experts // num_ranks] *= factor
     return scores
 
 
 def map_unbalanced_ratio_to_factor(num_tokens: int, num_experts: int, num_ranks: int, num_topk: int, ratio: float):
-    """The factor for which rank 0 gets `ratio` times the tokens of the others: 20 bisections between 1 and 100."""
+    """Returns the factor with which rank 0 gets about `ratio` times as many tokens as the other ranks do on average,
+    found by 20 bisections between 1 and 100."""
     low, high = 1.0, 100.0
     for _ in range(20):
         middle = (low + high) / 2
@@ -79,7 +80,7 @@ def map_unbalanced_ratio_to_factor(num_tokens: int, num_experts: int, num_ranks:
 
 
 def get_random_unbalanced_scores(num_tokens: int, num_experts: int, num_ranks: int, num_topk: int, ratio: float):
-    """Scores by the factor that makes `ratio`."""
+    """Returns the scores, float32 [T, E], for the factor that gives `ratio`."""
     factor = 1.0
     if ratio != 1.0:
         factor = map_unbalanced_ratio_to_factor(num_tokens, num_experts, num_ranks, num_topk, ratio)
@@ -88,6 +89,7 @@ def get_random_unbalanced_scores(num_tokens: int, num_experts: int, num_ranks: i
 
 def get_unbalanced_scores(num_tokens: int, num_experts: int, num_ranks: int, num_topk: int, ratio: float,
                           precise: bool):
-    """float32 [T, E]: rank 0 gets about `ratio` times the tokens of the others; precise: within 10 percent."""
+    """Returns scores, float32 [T, E], with which rank 0 gets about `ratio` times as many tokens as the other ranks do
+    on average; with `precise`, within 10 percent."""
     make = get_precise_unbalanced_scores if precise else get_random_unbalanced_scores
     return make(num_tokens, num_experts, num_ranks, num_topk, ratio)

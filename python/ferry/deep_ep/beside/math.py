@@ -8,7 +8,8 @@ _LEAST_AMAX = 1e-4
 
 
 def calc_diff(x, y):
-    """1 - 2 sum(xy) / sum(xx + yy) of x + 1 and y + 1 in float64: 0 for equal tensors."""
+    """Returns 1 - 2 sum(xy) / sum(xx + yy), computed in float64 after 1 is added to x and to y. It is 0 for equal
+    tensors."""
     x, y = x.double() + 1, y.double() + 1
     return (1 - 2 * (x * y).sum() / (x * x + y * y).sum()).item()
 
@@ -29,7 +30,8 @@ def align(x, y):
 
 
 def per_token_cast_to_fp8(x: torch.Tensor):
-    """x [m, n] -> (float8_e4m3fn [m, n], float32 scales [m, ceil(n / 128)]), n filled up with zeros to whole groups."""
+    """Encodes x [m, n] as (float8_e4m3fn [m, n], float32 scales [m, ceil(n / 128)]). The last group of 128 channels is
+    filled up with zeros."""
     m, n = x.shape
     groups = ceil_div(n, _GROUP)
     blocks = torch.nn.functional.pad(x, (0, groups * _GROUP - n)).float().view(m, groups, _GROUP)
@@ -39,11 +41,11 @@ def per_token_cast_to_fp8(x: torch.Tensor):
 
 
 def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor):
-    """What per_token_cast_to_fp8 made, as bfloat16 [m, n]. An empty tensor of any shape keeps its shape.
+    """Decodes the result of per_token_cast_to_fp8 to bfloat16 [m, n]. An empty tensor of any shape keeps its shape.
 
-    x_scales: float32, or int32 of four exponent bytes each (UE8M0), in any shape and with any strides. Its scales in
-    row-major order are those of row 0, of row 1, ..: one for 128 channels, or one for a row. A row may have more scales
-    than it has groups of channels; the first ones count. Raises ValueError for another number of scales.
+    x_scales is float32, or int32 with four exponent bytes each (UE8M0), in any shape and with any strides. In row-major
+    order it has the scales of row 0, then of row 1, and so on: one for each 128 channels, or one for a row. A row may
+    have more scales than groups of channels; the first ones are used. Raises ValueError for any other number of scales.
     """
     if x_fp8.numel() == 0:
         return x_fp8.to(torch.bfloat16)
@@ -55,7 +57,7 @@ def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor):
 
 
 def _scales_of_rows(scales, num_rows, groups):
-    """float32 [num_rows, groups or 1]."""
+    """Returns the scales as float32 [num_rows, groups or 1]."""
     given = list(scales.shape)
     if scales.dtype == torch.int32:
         exponents = scales.reshape(-1).contiguous().view(torch.uint8).to(torch.int32)
@@ -68,7 +70,7 @@ def _scales_of_rows(scales, num_rows, groups):
 
 
 def inplace_unique(x: torch.Tensor, num_slots: int):
-    """Each row of x [m, n] becomes its distinct values from 0 to num_slots - 1 in descending order, then -1."""
+    """Replaces each row of x [m, n] by its distinct values from 0 to num_slots - 1 in descending order, then -1."""
     if x.dim() != 2 or (x.numel() and int(x.max()) >= num_slots):
         raise ValueError(f"inplace_unique: x is {list(x.shape)}, with values below num_slots={num_slots}")
     rows, width = x.shape
@@ -81,7 +83,7 @@ def inplace_unique(x: torch.Tensor, num_slots: int):
 
 
 def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_groups: int):
-    """scores [T, E] with zeros for the experts outside of each token's groups, group_idx [T, n]."""
+    """Returns scores [T, E] with zeros for the experts outside the groups of each token, group_idx [T, n]."""
     num_tokens, num_experts = scores.shape
     chosen = torch.zeros(num_tokens, num_groups, dtype=torch.bool, device=scores.device)
     chosen.scatter_(1, group_idx.long(), True)
@@ -98,14 +100,14 @@ def _tensors(nested):
 
 
 def hash_tensor(t: torch.Tensor):
-    """The sum of the bits of t as int32."""
+    """Returns the sum of the bytes of t, read as int32 and padded with zeros, as a Python int."""
     data = t.contiguous().reshape(-1).view(torch.uint8)
     data = torch.nn.functional.pad(data, (0, -len(data) % 4))
     return data.view(torch.int32).sum(dtype=torch.int64).item()
 
 
 def hash_tensors(*args):
-    """XOR of hash_tensor over tensors in nested tuples and lists; None is skipped."""
+    """Returns the XOR of hash_tensor of all tensors in nested tuples and lists. None is skipped."""
     digest = 0
     for tensor in _tensors(args):
         digest ^= hash_tensor(tensor)
@@ -113,5 +115,5 @@ def hash_tensors(*args):
 
 
 def count_bytes(*args):
-    """Bytes of all tensors in nested tuples and lists; None is skipped."""
+    """Returns the number of bytes of all tensors in nested tuples and lists. None is skipped."""
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(args))

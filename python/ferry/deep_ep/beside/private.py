@@ -1,4 +1,4 @@
-"""deep_ep._C: what programs look at in DeepEP's extension module."""
+"""deep_ep._C: the names of DeepEP's extension module that programs use."""
 
 import torch
 
@@ -17,7 +17,7 @@ is_sm90_compiled = Buffer.is_sm90_compiled
 
 
 def get_elastic_buffer_alignment():
-    """2 MiB: the unit of ElasticBuffer's sizes."""
+    """Returns 2 MiB, the unit of ElasticBuffer's sizes."""
     return 2 << 20
 
 

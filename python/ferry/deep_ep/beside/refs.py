@@ -1,4 +1,5 @@
-"""deep_ep.utils.refs: dispatch and combine as a test sees them, slow and obvious, over the default process group.
+"""deep_ep.utils.refs: simple, slow reference versions of dispatch and combine for tests, over the default process
+group.
 
 R ranks, L = E / R experts of a rank, T tokens of this rank, M most tokens of a rank, K top-k, H hidden, N received
 rows.
@@ -16,7 +17,8 @@ _GROUP = 128
 
 
 def _sent_and_received(mask):
-    """(tokens to each rank in order of rank, their numbers, received numbers) of mask bool [T, R]."""
+    """Returns (the tokens that are sent, ordered by destination rank; how many are sent to each rank; how many are
+    received from each rank). The mask is bool [T, R]. Collective."""
     rank, token = mask.t().nonzero(as_tuple=True)
     outgoing = torch.bincount(rank, minlength=mask.shape[1])
     incoming = torch.empty_like(outgoing)
@@ -35,8 +37,12 @@ def _exchanged(rows, token, outgoing, incoming):
 
 def dispatch(x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], topk_idx: torch.Tensor,
              topk_weights: Optional[torch.Tensor], num_max_tokens_per_rank: int, num_experts: int):
-    """Rows by source rank, then token: (recv_x, recv_topk_idx local or -1, recv_topk_weights whole rows,
-    recv_src_token_idx int32 [N] = source rank * M + token, num_recv_tokens_per_rank int32 [R])."""
+    """Sends each token once to every rank that owns one of its experts. Received rows are ordered by source rank, then
+    token.
+
+    Returns (recv_x; recv_topk_idx, with local ids, or -1 for experts of other ranks; recv_topk_weights, the weights of
+    all K entries; recv_src_token_idx int32 [N], source rank * M + token; num_recv_tokens_per_rank int32 [R]).
+    """
     num_ranks, rank = dist.get_world_size(), dist.get_rank()
     if num_experts % num_ranks or topk_weights is None:
         raise ValueError(f"refs.dispatch: {num_experts} experts on {num_ranks} ranks, weights "
@@ -57,8 +63,8 @@ def dispatch(x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], topk_idx
 
 def generate_pre_combine_data(src_token_global_idx: torch.Tensor, num_max_tokens_per_rank: int, num_topk: int,
                               hidden: int):
-    """bfloat16 [n, K, H] that every rank can make: sin(s (h + 1) + sin(seed)), where s in (0, 1]
-    differs between the entries of tokens with these numbers."""
+    """Returns bfloat16 [n, K, H], the same on every rank: sin(s (h + 1) + sin(seed)), where s in (0, 1] differs between
+    the entries of the tokens with these numbers."""
     total = dist.get_world_size() * num_max_tokens_per_rank * num_topk
     entry = src_token_global_idx.long().unsqueeze(1) * num_topk + torch.arange(num_topk)
     s = ((entry * 131071 % total + 1).to(torch.float32) / total).unsqueeze(2)
@@ -67,7 +73,8 @@ def generate_pre_combine_data(src_token_global_idx: torch.Tensor, num_max_tokens
 
 
 def ordered_accumulate(data: torch.Tensor, initial_value: Optional[torch.Tensor] = None):
-    """[n, H] of data [n, K, H]: the sum over k ascending in float32, from initial_value, rounded once."""
+    """Returns the sum of data [n, K, H] over ascending k, [n, H]. It begins with initial_value, is computed in float32,
+    and is rounded once to the type of data."""
     total = torch.zeros(data.shape[0], data.shape[2], dtype=torch.float32)
     total = total if initial_value is None else total + initial_value.float()
     for k in range(data.shape[1]):
@@ -76,7 +83,8 @@ def ordered_accumulate(data: torch.Tensor, initial_value: Optional[torch.Tensor]
 
 
 def _reduced(y, group_of, num_groups):
-    """Entries of one group summed in k order, rounded, at the group's highest column; zeros elsewhere."""
+    """Adds the entries of a token that are in the same group, in k order. The rounded sum is stored at the highest
+    column of the group; the other columns of the group are zeros."""
     out = torch.zeros_like(y)
     for group in range(num_groups):
         here = group_of == group
@@ -89,8 +97,9 @@ def _reduced(y, group_of, num_groups):
 
 def combine(y: torch.Tensor, topk_idx: torch.Tensor, num_scaleout_ranks: int, num_scaleup_ranks: int, num_experts: int,
             bias=None, reduce_in_local: bool = True, reduce_in_scaleup: bool = True):
-    """What combine returns for entries y [T, K, H]: summed on each rank, then in each node, as the two switches say,
-    each sum rounded to y's type; then the biases and the columns in float32, rounded once."""
+    """Returns the result of combine for the entries y [T, K, H]. With reduce_in_local the entries of each rank are
+    summed first, and with reduce_in_scaleup then those of each node; these sums are rounded to y's type. At the end the
+    biases and the K columns are added in float32, and the sum is rounded once."""
     if reduce_in_scaleup and not reduce_in_local:
         raise ValueError("refs.combine: a node adds the sums of its ranks: reduce_in_scaleup needs reduce_in_local")
     num_ranks = num_scaleout_ranks * num_scaleup_ranks

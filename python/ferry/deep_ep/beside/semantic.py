@@ -1,16 +1,16 @@
-"""deep_ep.utils.semantic: defaults, and a cache of methods that does not keep their objects."""
+"""deep_ep.utils.semantic: a function for default values, and a cache for methods."""
 
 import functools
 import weakref
 
 
 def value_or(value, default):
-    """value, or default for None."""
+    """Returns value, or default if value is None."""
     return default if value is None else value
 
 
 def weak_lru(maxsize: int = 128, typed: bool = False):
-    """functools.lru_cache for methods: `self` is kept weakly."""
+    """functools.lru_cache for methods. The cache refers to `self` weakly, so it does not keep the object alive."""
 
     def decorate(method):
         @functools.lru_cache(maxsize, typed)

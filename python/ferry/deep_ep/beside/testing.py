@@ -1,5 +1,5 @@
-"""deep_ep.utils.testing: timers. Times are of the wall clock; every rank makes the same, small number of rounds, for
-what is timed is collective."""
+"""deep_ep.utils.testing: timers by the wall clock. The timed functions are collective, so every rank makes the same
+number of rounds, which is small."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ class empty_suppress(contextlib.AbstractContextManager):
 
 
 class suppress_stdout_stderr:
-    """A block whose output goes nowhere, that of other languages too."""
+    """A context manager that discards the output of its block, output of C and C++ code included."""
 
     def __enter__(self):
         sys.stdout.flush()
@@ -43,7 +43,8 @@ def flush_l2_cache(enabled: bool = True):
 
 
 def _times(fn, num_warmups, num_tests, post_fn=None):
-    """Seconds of each of at most 5 calls, after at most 2 that do not count; never 0."""
+    """Calls fn at most 2 times without measuring, then at most 5 times, and returns the seconds of each measured call,
+    which are above 0."""
     for _ in range(min(num_warmups, _MOST_WARMUPS)):
         fn()
     times = []
@@ -57,7 +58,7 @@ def _times(fn, num_warmups, num_tests, post_fn=None):
 
 
 def bench(fn, num_warmups: int = 50, num_tests: int = 50, post_fn=None, flush_l2: bool = True):
-    """(average, least, most) seconds of fn()."""
+    """Returns (average, least, most) seconds of fn()."""
     times = _times(fn, num_warmups, num_tests, post_fn)
     return sum(times) / len(times), min(times), max(times)
 
@@ -65,9 +66,11 @@ def bench(fn, num_warmups: int = 50, num_tests: int = 50, post_fn=None, flush_l2
 def bench_kineto(fn, kernel_names, num_tests: int = 30, suppress_kineto_output: bool = False, trace_path=None,
                  flush_l2: bool = True, barrier_comm_profiling: bool = False, num_kernels_per_period: int = 1,
                  barrier=None):
-    """Seconds of each kernel. There are none: the time of a call is divided evenly among the names.
+    """Returns the seconds of each kernel. There are no kernels on a CPU, so the time of a call is divided evenly among
+    the names.
 
-    A float for one name, as many as names for several; lists of num_kernels_per_period each if that is above 1.
+    The result is a float for one name, and a sequence with a float for each of several names. If num_kernels_per_period
+    is above 1, each float is replaced by a list of that many.
     """
     names = (kernel_names,) if isinstance(kernel_names, str) else tuple(kernel_names)
     with (suppress_stdout_stderr if suppress_kineto_output else empty_suppress)():
