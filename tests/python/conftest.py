@@ -17,7 +17,7 @@ try:
 except ImportError:
     pass
 
-# A new process takes seconds of a core to import torch, so ranks come from a server that has imported it once. What they
-# find in the environment is what the server found: tests that change it name another method, as do those of spawn.
+# A new process takes seconds of a core to import torch, so ranks come from a server that has imported it once. They
+# have the environment that the server began with: a test that changes it names another method.
 multiprocessing.set_forkserver_preload(["ferry.torch"])
 ferry.spawn.__kwdefaults__["method"] = "forkserver"
