@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -17,6 +18,9 @@ namespace ferry::python {
 namespace {
 
 using Counts = std::vector<std::int64_t>;
+
+// No element that a tensor may have is longer, so that counts of bytes fit 64 bits too.
+constexpr std::int64_t kMostBytesEach = 1024;
 
 // The right to make a call. One thread has it at a time.
 class Turn {
@@ -78,6 +82,8 @@ Buffer read_buffer(nb::handle object, const char* name, bool writable) {
   buffer.dtype = travelling_type(buffer.tensor);
   if (buffer.tensor.element == Element::kOther)
     buffer.bytes_each = static_cast<std::int64_t>(buffer.tensor.item_bytes);
+  if (buffer.bytes_each > kMostBytesEach)
+    refuse("{} has elements of {} bytes, need at most {}", name, buffer.bytes_each, kMostBytesEach);
   return buffer;
 }
 
@@ -107,8 +113,13 @@ Counts read_counts(nb::handle object, const char* name, int size) {
   if (!nb::try_cast(object, counts)) refuse("{} is not a sequence of integers", name);
   if (static_cast<int>(counts.size()) != size)
     refuse("{} has {} elements, need one for each of {} ranks", name, counts.size(), size);
-  for (const std::int64_t count : counts)
-    if (count < 0) refuse("{} has a count of {}, need 0 or more", name, count);
+  std::int64_t most = std::numeric_limits<std::int64_t>::max() / kMostBytesEach;
+  for (const std::int64_t count : counts) {
+    if (count < 0 || count > most)
+      refuse("{} has a count of {}, need 0 to {} elements in all", name, count,
+             std::numeric_limits<std::int64_t>::max() / kMostBytesEach);
+    most -= count;
+  }
   return counts;
 }
 
@@ -319,7 +330,12 @@ PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
   Group members = group.get();
   CollectivesOptions options;
   options.window_bytes = window_bytes;
-  options.deadline = read_deadline(deadline);
+  try {
+    options.deadline = read_deadline(deadline);
+  } catch (const Error& error) {
+    const Status refusal(error.code(), error.what(), members.rank());
+    without_gil([&] { Collectives::refuse(members, refusal); });
+  }
   auto held = std::make_shared<HeldCollectives>();
   held->collectives = without_gil([&] { return Collectives(members, options); });
   return {std::make_shared<Kept<std::shared_ptr<HeldCollectives>>>(std::move(held))};

@@ -236,3 +236,25 @@ def test_a_late_rank_is_named_at_the_deadline():
             c.barrier(deadline=0.2)
 
     ferry.run_threads(2, lambda group: body(ferry.Collectives(group)), deadline=30)
+
+
+def test_counts_whose_bytes_have_more_than_64_bits_are_refused():
+    def body(c):
+        numbers = torch.zeros(8, dtype=torch.complex128)
+        wrapped = [2**62, 2**62, 2**62, 2**62 + 8]  # 8 modulo 2**64
+        with pytest.raises(ferry.InvalidArgument, match="need 0 to 9007199254740991 elements in all"):
+            c.reduce_scatter_v(numbers, numbers, wrapped)
+        with pytest.raises(ferry.InvalidArgument, match="4611686018427387904"):
+            c.all_gather_v(numbers, torch.zeros(0, dtype=torch.complex128), wrapped)
+
+    on_ranks(4, body)
+
+
+def test_an_object_that_one_rank_cannot_make_is_refused_on_all():
+    def body(group):
+        bad = group.rank == 1
+        with pytest.raises(ferry.InvalidArgument if bad else ferry.PeerRejected, match="deadline is -1"):
+            ferry.Collectives(group, deadline=-1 if bad else None)
+        ferry.Collectives(group).barrier()
+
+    ferry.run_threads(2, body, deadline=5)
