@@ -5,11 +5,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry
-from ferry.conformance.deep_ep_oracle import Inputs, channel_ranges, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer, Config, handles
 
 RANKS = [1, 2, 3, 4, 8]
 TOKENS = [9, 0, 23, 5, 17, 1, 30, 12]  # by rank
+
+
+def channel_ranges(num_tokens, num_channels):
+    """range of tokens of each channel."""
+    each = -(-num_tokens // num_channels)
+    return [range(min(c * each, num_tokens), min((c + 1) * each, num_tokens)) for c in range(num_channels)]
 
 
 def send(buffer, inputs, rank, **more):

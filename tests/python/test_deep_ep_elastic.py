@@ -54,6 +54,34 @@ def longer(rows, num_rows, fill=float("nan")):
     return torch.cat([rows, tail])
 
 
+def expanded_weights(inputs, rank, alignment):
+    weights = inputs.topk_weights
+    return torch.tensor([weights[slot.source][slot.token, slot.k] if slot != oracle.GAP else 0.0
+                         for slot in oracle.slots(inputs, rank, alignment)])
+
+
+def metadata(inputs, rank, max_tokens, alignment, expand):
+    """int32 [N, K + 2]."""
+    where = {slot: row for row, slot in enumerate(oracle.slots(inputs, rank, alignment))} if expand else {}
+    rows = []
+    for source, token in oracle.arrivals(inputs, rank):
+        columns = [where.get(oracle.Slot(source, token, k), -1) for k in range(inputs.top_k)]
+        highest = max(k for k, _ in oracle.entries(inputs, rank, source, token))
+        rows.append([source * max_tokens + token, highest, *columns])
+    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), inputs.top_k + 2)
+
+
+def slot_idx(inputs, rank):
+    """int32 [T, K]: tokens that went to the expert's rank before this one."""
+    table = torch.full_like(inputs.topk_idx[rank], -1, dtype=torch.int32)
+    for receiver in range(inputs.num_ranks):
+        sent = [token for source, token in oracle.arrivals(inputs, receiver) if source == rank]
+        for place, token in enumerate(sent):
+            for k, _ in oracle.entries(inputs, receiver, rank, token):
+                table[token, k] = place
+    return table
+
+
 class Mode:
     """The arguments of one dispatch, and its expected results."""
 
@@ -119,7 +147,7 @@ class Mode:
         ids, want = self.inputs.received_topk(rank)
         if self.expand:
             assert recv_topk_idx is None
-            want = oracle.expanded_weights(self.inputs, rank, self.alignment)
+            want = expanded_weights(self.inputs, rank, self.alignment)
         else:
             assert same_bits(recv_topk_idx[:real], ids), repr(self)
             assert len(recv_topk_idx) == self.num_rows(rank) and (recv_topk_idx[real:] == -1).all()
@@ -142,8 +170,8 @@ class Mode:
                          oracle.psum_per_expert(inputs, rank, self.alignment, self.expand))
         assert handle.num_unaligned_recv_tokens_per_expert.tolist() == oracle.counts(inputs, rank)
         assert len(handle.recv_src_metadata) == num_recv and (handle.recv_src_metadata[real:] == -1).all()
-        assert same_bits(handle.recv_src_metadata[:real], oracle.metadata(inputs, rank, M, self.alignment, self.expand))
-        assert same_bits(handle.dst_buffer_slot_idx, oracle.slot_idx(inputs, rank))
+        assert same_bits(handle.recv_src_metadata[:real], metadata(inputs, rank, M, self.alignment, self.expand))
+        assert same_bits(handle.dst_buffer_slot_idx, slot_idx(inputs, rank))
         assert handle.token_metadata_at_forward is None and handle.channel_linked_list is None
 
 

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
 from ferry.conformance.low_latency_case import (  # noqa: E402
-    Case, LOW_32, MODES, RANKS, as_bytes, check_received, combine, dispatch, expected_sum, expert,
-    in_groups, run_experts, seen_by_experts,
+    Case, LOW_32, MODES, expected_sum, expert, in_groups, seen_by_experts,
 )
 from ferry.deep_ep import Buffer  # noqa: E402
+from low_latency_calls import RANKS, as_bytes, check_received, combine, dispatch, run_experts  # noqa: E402
 
 make_buffer = functools.partial(Buffer, low_latency_mode=True)
 

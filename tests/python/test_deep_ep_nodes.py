@@ -10,9 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry
-from ferry.conformance import low_latency_case as cases
 from ferry.conformance.deep_ep_oracle import Inputs, same_bits
+from ferry.conformance.low_latency_case import Case, expected_sum
 from ferry.deep_ep import Buffer, ElasticBuffer, get_logical_domain_size, get_physical_domain_size, nodes
+from low_latency_calls import check_received, combine, dispatch, run_experts
 from ports import free_port
 from test_deep_ep_buffer import outputs_of, send
 
@@ -85,7 +86,7 @@ def test_normal_kernels(topology):
 
 
 def test_low_latency_and_elastic_between_nodes():
-    inputs, case = Inputs(5, [9, 0, 12, 5], num_experts=8, top_k=3), cases.Case(4, seed=2)
+    inputs, case = Inputs(5, [9, 0, 12, 5], num_experts=8, top_k=3), Case(4, seed=2)
 
     def body(group):
         rank, buffer = group.rank, ElasticBuffer(group, num_max_tokens_per_rank=13)
@@ -100,10 +101,10 @@ def test_low_latency_and_elastic_between_nodes():
             copies = (ids >= 0).sum(1) if expand else inputs.mask(rank).sum(1)
             assert torch.equal(out.float(), copies[:, None].float().expand(out.shape))
         low = Buffer(group, low_latency_mode=True)
-        received, counts, handle, _, _ = cases.dispatch(low, case, "fp8")
-        cases.check_received(case, rank, "fp8", received, counts, handle)
-        summed, *_ = cases.combine(low, case, cases.run_experts(case, rank, received, counts, "fp8"), handle)
-        torch.testing.assert_close(summed.float(), cases.expected_sum(case, rank, "fp8").float(), rtol=2e-2, atol=2e-2)
+        received, counts, handle, _, _ = dispatch(low, case, "fp8")
+        check_received(case, rank, "fp8", received, counts, handle)
+        summed, *_ = combine(low, case, run_experts(case, rank, received, counts, "fp8"), handle)
+        torch.testing.assert_close(summed.float(), expected_sum(case, rank, "fp8").float(), rtol=2e-2, atol=2e-2)
 
     ferry.run_threads(4, body, topology="host:2,rank:2")
 

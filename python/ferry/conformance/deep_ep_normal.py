@@ -9,9 +9,9 @@ _TOKENS = [11, 4, 0, 17, 8, 1, 23, 6]  # by rank: one has none
 _HIDDEN, _BYTES = 256, 1 << 28
 
 
-def _inputs(world, **shape):
-    return Inputs(world.seed, _TOKENS[:world.size], **{"hidden": _HIDDEN, "num_experts": 4 * world.size, "top_k": 4,
-                                                       **shape})
+def _inputs(world, **given):
+    return Inputs(**{"seed": world.seed, "num_tokens": _TOKENS[:world.size], "hidden": _HIDDEN,
+                     "num_experts": 4 * world.size, "top_k": 4, **given})
 
 
 def _buffer(world):
@@ -38,6 +38,12 @@ def _outputs(inputs):
     """Returns outputs of the experts for the received rows of each rank. Their sums depend on the order of the
     roundings."""
     return [(inputs.received(rank, inputs.x).float() * (0.37 + rank)).bfloat16() for rank in range(inputs.num_ranks)]
+
+
+def _check_sum(world, inputs, buffer, handle, what="combined_x"):
+    """A combine of all outputs."""
+    outputs = _outputs(inputs)
+    world.same(what, buffer.combine(world.place(outputs[world.rank]), handle)[0], inputs.combined(world.rank, outputs))
 
 
 def _sent(world, **shape):
@@ -181,26 +187,12 @@ def all_to_one(world):
     inputs = _inputs(world, num_experts=world.size, top_k=1, unused=0)
     for ids in inputs.topk_idx:
         ids.fill_(0)
-    inputs = _rerouted(inputs)
+    inputs.route()
     buffer = _buffer(world)
     recv_x, _, _, counts, handle, _ = _send(world, buffer, inputs)
     world.same("recv_x", recv_x, inputs.received(world.rank, inputs.x))
     world.equal("num_recv_tokens_per_expert_list", counts, inputs.expert_list(world.rank))
-    outputs = _outputs(inputs)
-    world.same("combined_x", buffer.combine(world.place(outputs[world.rank]), handle)[0],
-               inputs.combined(world.rank, outputs))
-
-
-def _rerouted(inputs):
-    """Returns a copy of the inputs whose arrivals are computed again from topk_idx, which the caller has changed."""
-    changed = Inputs.__new__(Inputs)
-    changed.__dict__.update(inputs.__dict__)
-    changed._ranks_of = [[inputs._find_ranks(ids) for ids in idx.tolist()] for idx in inputs.topk_idx]
-    tokens = [(source, token) for source, count in enumerate(inputs.num_tokens) for token in range(count)]
-    changed._arrivals = [[place for place in tokens if rank in changed._ranks_of[place[0]][place[1]]]
-                         for rank in range(inputs.num_ranks)]
-    changed._places = [{place: row for row, place in enumerate(arrivals)} for arrivals in changed._arrivals]
-    return changed
+    _check_sum(world, inputs, buffer, handle)
 
 
 @clause("dispatch.nothing")
@@ -217,7 +209,7 @@ def nothing(world):
 def kept_results(world):
     """What a dispatch returned stays what it was through later dispatches and combines."""
     inputs, buffer, (recv_x, idx, weights, _, handle, _) = _sent(world)
-    other = Inputs(world.seed + 1, _TOKENS[:world.size], hidden=_HIDDEN, num_experts=4 * world.size, top_k=4)
+    other = _inputs(world, seed=world.seed + 1)
     for _ in range(3):
         later = _send(world, buffer, other)
         buffer.combine(later[0], later[4])
@@ -225,9 +217,7 @@ def kept_results(world):
     want_idx, want_weights = inputs.received_topk(world.rank)
     world.same("recv_topk_idx", idx, want_idx)
     world.same("recv_topk_weights", weights, want_weights)
-    outputs = _outputs(inputs)
-    world.same("combined_x of the older handle", buffer.combine(world.place(outputs[world.rank]), handle)[0],
-               inputs.combined(world.rank, outputs))
+    _check_sum(world, inputs, buffer, handle, "combined_x of the older handle")
 
 
 @clause("dispatch.async")
@@ -244,9 +234,7 @@ def asynchronous(world):
 def combine_sum(world):
     """combined_x adds the rows of a token, ranks ascending, in float32, without weights, and rounds once."""
     inputs, buffer, (*_, handle, _) = _sent(world, top_k=min(8, 4 * world.size), unused=0.1)
-    outputs = _outputs(inputs)
-    world.same("combined_x", buffer.combine(world.place(outputs[world.rank]), handle)[0],
-               inputs.combined(world.rank, outputs))
+    _check_sum(world, inputs, buffer, handle)
 
 
 @clause("combine.bias")
@@ -279,10 +267,8 @@ def combine_repeated(world):
     """A handle is good for any number of combines, in any order with others."""
     inputs, buffer, (recv_x, *_, first, _) = _sent(world)
     second = _send(world, buffer, inputs)[4]
-    outputs = _outputs(inputs)
     for handle in (second, first, second):
-        world.same("combined_x", buffer.combine(world.place(outputs[world.rank]), handle)[0],
-                   inputs.combined(world.rank, outputs))
+        _check_sum(world, inputs, buffer, handle)
     backward = buffer.dispatch(world.place(inputs.x[world.rank]), handle=first)[0]
     world.same("a dispatch with the first handle", backward, recv_x.cpu())
 

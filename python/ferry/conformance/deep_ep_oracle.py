@@ -25,8 +25,12 @@ class Inputs:
             left_out = torch.rand(count, top_k, generator=generator) < unused
             self.topk_idx.append(idx.masked_fill(left_out, -1).contiguous())
             self.topk_weights.append(torch.rand(count, top_k, generator=generator))
+        self.route()
+
+    def route(self):
+        """Finds the ranks of each token, anew after a change of topk_idx."""
         self._ranks_of = [[self._find_ranks(ids) for ids in idx.tolist()] for idx in self.topk_idx]
-        tokens = [(source, token) for source, count in enumerate(num_tokens) for token in range(count)]
+        tokens = [(source, token) for source, count in enumerate(self.num_tokens) for token in range(count)]
         self._arrivals = [[(source, token) for source, token in tokens if rank in self._ranks_of[source][token]]
                           for rank in range(self.num_ranks)]
         self._places = [{place: row for row, place in enumerate(arrivals)} for arrivals in self._arrivals]
@@ -99,9 +103,3 @@ def same_bits(have, want):
         return False
     have, want = have.contiguous().reshape(-1), want.contiguous().reshape(-1)
     return have.numel() == 0 or torch.equal(have.view(torch.uint8), want.view(torch.uint8))
-
-
-def channel_ranges(num_tokens, num_channels):
-    """Returns the range of tokens of each channel."""
-    each = -(-num_tokens // num_channels)
-    return [range(min(c * each, num_tokens), min((c + 1) * each, num_tokens)) for c in range(num_channels)]

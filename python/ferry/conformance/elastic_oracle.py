@@ -62,12 +62,6 @@ def expanded(inputs, rank, alignment, of):
     return torch.stack(rows) if rows else of[rank].new_empty(0, *of[rank].shape[1:])
 
 
-def expanded_weights(inputs, rank, alignment):
-    weights = inputs.topk_weights
-    return torch.tensor([weights[slot.source][slot.token, slot.k] if slot != GAP else 0.0
-                         for slot in slots(inputs, rank, alignment)])
-
-
 def psum_per_expert(inputs, rank, alignment, expand):
     """Returns int32 [L]: the inclusive running sum of the aligned counts; if expanded, the row after the last row of
     each expert."""
@@ -81,27 +75,6 @@ def psum_per_expert(inputs, rank, alignment, expand):
 def psum_per_rank(inputs, rank):
     sources = [source for source, _ in arrivals(inputs, rank)]
     return torch.tensor([sum(s <= source for s in sources) for source in range(inputs.num_ranks)], dtype=torch.int32)
-
-
-def metadata(inputs, rank, max_tokens, alignment, expand):
-    """Returns recv_src_metadata, int32 [N, K + 2]."""
-    where = {slot: row for row, slot in enumerate(slots(inputs, rank, alignment))} if expand else {}
-    rows = []
-    for source, token in arrivals(inputs, rank):
-        columns = [where.get(Slot(source, token, k), -1) for k in range(inputs.top_k)]
-        rows.append([source * max_tokens + token, max(k for k, _ in entries(inputs, rank, source, token)), *columns])
-    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), inputs.top_k + 2)
-
-
-def slot_idx(inputs, rank):
-    """Returns dst_buffer_slot_idx, int32 [T, K]: how many earlier tokens of the rank go to the rank of the expert."""
-    table = torch.full_like(inputs.topk_idx[rank], -1, dtype=torch.int32)
-    for receiver in range(inputs.num_ranks):
-        sent = [token for source, token in arrivals(inputs, receiver) if source == rank]
-        for place, token in enumerate(sent):
-            for k, _ in entries(inputs, receiver, rank, token):
-                table[token, k] = place
-    return table
 
 
 def combined(inputs, rank, outputs, biases=(), *, alignment=1, expand=False, multiple_reduction=True):
