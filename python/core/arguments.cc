@@ -15,13 +15,10 @@ namespace ferry::python {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(Code::kInvalidArgument, text); }
-
 // Rows [num_rows, hidden] that may have a pitch; [sections, capacity, hidden] must be dense.
 Rows read_rows(const Tensor& tensor, const char* name) {
   const std::size_t dims = tensor.shape.size();
-  if (dims != 2 && dims != 3)
-    refuse(fmt::format("{} is {}, need [rows, hidden]", name, tensor.describe()));
+  if (dims != 2 && dims != 3) refuse("{} is {}, need [rows, hidden]", name, tensor.describe());
   const std::int64_t hidden = tensor.shape.back();
   const std::int64_t bytes = element_bytes(tensor.element);
   Rows rows{.data = tensor.data,
@@ -29,13 +26,11 @@ Rows read_rows(const Tensor& tensor, const char* name) {
             .hidden = hidden,
             .dtype = data_type(tensor, name)};
   if (tensor.dense()) return rows;
-  if (dims == 3 || (hidden > 1 && tensor.strides[1] != 1) || tensor.strides[0] < hidden) {
+  if (dims == 3 || (hidden > 1 && tensor.strides[1] != 1) || tensor.strides[0] < hidden)
     refuse(
-        fmt::format("{} is {} with strides that are not those of rows of contiguous elements: need "
-                    "a contiguous "
-                    "array",
-                    name, tensor.describe()));
-  }
+        "{} is {} with strides that are not those of rows of contiguous elements: need a "
+        "contiguous array",
+        name, tensor.describe());
   rows.pitch_bytes = tensor.strides[0] * bytes;
   return rows;
 }
@@ -94,11 +89,9 @@ void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
   const std::int64_t bytes = scales.size() * static_cast<std::int64_t>(scales.item_bytes);
   const std::int64_t tokens = input.args.tokens.num_rows;
   if (!scales.dense() || scales.shape.size() != 2 || scales.dim(0) != tokens ||
-      bytes != tokens * config.scale_bytes) {
-    refuse(fmt::format(
-        "token_scales is {} ({} bytes), need a contiguous [{}, n] of {} bytes in each row",
-        scales.describe(), bytes, tokens, config.scale_bytes));
-  }
+      bytes != tokens * config.scale_bytes)
+    refuse("token_scales is {} ({} bytes), need a contiguous [{}, n] of {} bytes in each row",
+           scales.describe(), bytes, tokens, config.scale_bytes);
   input.scale_element = scales.element;
   input.args.token_scales = keep<const void>(input.kept, scales);
 }
@@ -147,7 +140,7 @@ void read_dispatched(nb::handle object, const ExchangeConfig& config, DispatchIn
     const auto name = nb::cast<std::string>(key);
     if (std::find(std::begin(kDispatchNames), std::end(kDispatchNames), name) ==
         std::end(kDispatchNames))
-      refuse(fmt::format("dispatched has \"{}\", which is not an argument of dispatch", name));
+      refuse("dispatched has \"{}\", which is not an argument of dispatch", name);
   }
   const auto entry = [&](const char* name) -> nb::handle {
     return given.contains(name) ? nb::handle(PyDict_GetItemString(given.ptr(), name))
@@ -171,7 +164,7 @@ void read_biases(nb::handle bias, const Expected& expected, CombineInput& input)
   if (bias.is_none()) return;
   const bool several = nb::isinstance<nb::tuple>(bias) || nb::isinstance<nb::list>(bias);
   const std::size_t count = several ? nb::len(bias) : 1;
-  if (count > 2) refuse(fmt::format("bias has {} tensors, need at most 2", count));
+  if (count > 2) refuse("bias has {} tensors, need at most 2", count);
   for (std::size_t i = 0; i < count; ++i) {
     const nb::object each = several ? nb::object(bias[i]) : nb::borrow(bias);
     input.args.bias[i] = read<const void>(input.kept, each, expected);
@@ -205,14 +198,13 @@ Partials read_partials(nb::handle object) {
   const auto name = nb::cast<std::string>(nb::str(object));
   if (name == "none") return Partials::kNone;
   if (name == "per_rank") return Partials::kPerRank;
-  refuse(fmt::format("partials is \"{}\", need none or per_rank", name));
+  refuse("partials is \"{}\", need none or per_rank", name);
 }
 
 void read_constants(nb::handle constants, const ExchangeConfig& config, CombineInput& input) {
   if (constants.is_none()) return;
   if (nb::len(constants) != 3)
-    refuse(
-        fmt::format("constants has {} tensors, need 3: (alpha1, alpha2, v)", nb::len(constants)));
+    refuse("constants has {} tensors, need 3: (alpha1, alpha2, v)", nb::len(constants));
   const Expected expected{
       "constants", {element_of(config.dtype)}, {config.special.constant, config.hidden}};
   const void** const targets[] = {&input.args.constants.alpha1, &input.args.constants.alpha2,

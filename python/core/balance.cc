@@ -1,15 +1,16 @@
 // The steps of EPLB for one layer, as ferry.placement calls them.
-#include "core/balance.h"
-
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <utility>
 #include <vector>
 
+#include "core/bindings.h"
 #include "routing/balance.h"
 
 namespace ferry::python {
+
+namespace nb = nanobind;
 
 namespace {
 

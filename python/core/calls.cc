@@ -47,37 +47,7 @@ struct State {
   }
 };
 
-std::shared_ptr<State> PyExchange::get() const {
-  if (!kept->mine())
-    throw Error(Code::kClosed, "this process was forked after the exchange was made");
-  if (!**kept) throw Error(Code::kClosed, "this exchange was closed");
-  return **kept;
-}
-
 namespace {
-
-// The right to call the exchange. One thread has it at a time.
-class Turn {
- public:
-  explicit Turn(const PyExchange& exchange) : state_(exchange.get()) {
-    if (state_->busy.exchange(true, std::memory_order_acquire)) {
-      throw Error(Code::kInvalidArgument,
-                  "another thread is in a call of this exchange: one caller at a time (or one "
-                  "exchange per thread)");
-    }
-  }
-  ~Turn() {
-    state_->look();
-    state_->busy.store(false, std::memory_order_release);  // partner: the constructor
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  State& operator*() const noexcept { return *state_; }
-
- private:
-  std::shared_ptr<State> state_;
-};
 
 // Reads arguments. A call that is refused here is refused on all ranks.
 template <typename Read, typename Refuse>
@@ -157,7 +127,7 @@ Status instead(const PyExchange& self, nb::handle active_ranks, const Call& call
   std::vector<int> active;
   if (!active_ranks.is_none() && !nb::try_cast(active_ranks, active))
     active.assign(std::begin(kUnknownRanks), std::end(kUnknownRanks));
-  return without_gil([&] { return call((*turn).exchange, active); });
+  return without_gil([&] { return call(turn->exchange, active); });
 }
 
 template <auto call>
@@ -188,9 +158,7 @@ PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::k
   ExchangeConfig config;
   try {
     if (args.size() > 0)
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("the settings of an exchange need keywords, {} came without one",
-                              args.size()));
+      refuse("the settings of an exchange need keywords, {} came without one", args.size());
     config = read_config(keywords);
   } catch (const Error& error) {
     const Status why(error.code(), error.what(), members.rank());
@@ -200,7 +168,7 @@ PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::k
   state->group = group;
   state->exchange = without_gil([&] { return Exchange(members, config); });
   state->config = std::make_shared<const ExchangeConfig>(state->exchange.config());
-  return {std::make_shared<Kept<std::shared_ptr<State>>>(std::move(state))};
+  return PyExchange(std::move(state), "exchange");
 }
 
 PyReceived dispatch(const PyExchange& self, const DispatchObjects& objects) {
@@ -272,7 +240,7 @@ PyReceived memory(const PyOperation& self) {
 
 bool ready(const PyOperation& self) {
   const Turn turn(self.exchange);
-  return (*turn).exchange.poll(self.half->operation);
+  return turn->exchange.poll(self.half->operation);
 }
 
 nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
@@ -366,7 +334,7 @@ nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidde
 bool may_write(const PyExchange& self, nb::handle rows) {
   const Turn turn(self);
   bool may = false;
-  check((*turn).exchange.may_write(read_tensor(rows, "rows").data, may));
+  check(turn->exchange.may_write(read_tensor(rows, "rows").data, may));
   return may;
 }
 
@@ -382,7 +350,7 @@ nb::object stats(const PyExchange& self) {
 
 nb::object window_bytes_of(const PyExchange& self) {
   const Turn turn(self);
-  const WindowBytes bytes = (*turn).exchange.window_bytes();
+  const WindowBytes bytes = turn->exchange.window_bytes();
   return nb::module_::import_("ferry.stats").attr("WindowBytes")(bytes.expected, bytes.worst);
 }
 
@@ -391,9 +359,5 @@ nb::dict config_of(const PyExchange& self) { return write_config(self.get()->exc
 int num_local_experts(const PyExchange& self) { return self.get()->exchange.num_local_experts(); }
 
 PyGroup group_of(const PyExchange& self) { return self.get()->group; }
-
-void close(const PyExchange& self) {
-  if (self.kept->mine()) (**self.kept).reset();
-}
 
 }  // namespace ferry::python

@@ -7,21 +7,17 @@
 #include <string>
 
 #include "core/arguments.h"
-#include "core/forked.h"
 #include "core/group.h"
 #include "core/results.h"
+#include "core/turn.h"
 
 namespace ferry::python {
 
 struct State;
 struct Half;
 
-// A running call keeps the state alive; close() releases it.
-struct PyExchange {
-  std::shared_ptr<Kept<std::shared_ptr<State>>> kept;
-
-  // Throws Error(kClosed) after close(), and in a forked child.
-  std::shared_ptr<State> get() const;
+struct PyExchange : Closable<State> {
+  using Closable::Closable;
 };
 
 // The arguments of a layer, unread; `experts` as for call_experts().
@@ -63,6 +59,5 @@ nb::object window_bytes_of(const PyExchange& self);
 nb::dict config_of(const PyExchange& self);
 int num_local_experts(const PyExchange& self);
 PyGroup group_of(const PyExchange& self);
-void close(const PyExchange& self);
 
 }  // namespace ferry::python

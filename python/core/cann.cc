@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "core/arrays.h"
+#include "core/bindings.h"
 #include "core/errors.h"
 #include "core/given.h"
 #include "core/group.h"
@@ -111,8 +112,8 @@ Element element_of_dtype(nb::handle dtype) {
 void check_dtype(const Given& given, const char* name, Element element, const std::string& rule) {
   const nb::object dtype = given.object(name);
   if (dtype.is_none() || element_of_dtype(dtype) == element) return;
-  Given::refuse("{} is {}, need None or {}: {}", name, nb::cast<std::string>(nb::str(dtype)),
-                element_name(element), rule);
+  refuse("{} is {}, need None or {}: {}", name, nb::cast<std::string>(nb::str(dtype)),
+         element_name(element), rule);
 }
 
 // A dispatch with its outputs, in the order of torch_npu. expand_x, which is the first, is made
@@ -286,7 +287,7 @@ struct PyCommunicator {
   // Throws where another thread has the turn.
   std::unique_lock<std::mutex> take_turn() const {
     std::unique_lock lock(*turn, std::try_to_lock);
-    if (!lock) Given::refuse("another thread is in a call of this group: one caller at a time");
+    if (!lock) refuse("another thread is in a call of this group: one caller at a time");
     return lock;
   }
 };

@@ -1,7 +1,7 @@
 // The routing as DeepEP's normal calls return it: the ranks to which each token goes, and the
 // channel matrices of a handle, which ferry/deep_ep/channels.py defines. In C++ because a dispatch
 // of few tokens waits for them.
-#include "core/channels.h"
+#include "core/bindings.h"
 
 #include <fmt/format.h>
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "core/errors.h"
 #include "core/results.h"
 #include "core/tensor.h"
 
@@ -76,7 +77,7 @@ bool fill_token_ranks(const Tensor& topk_idx, const TokenRanks& to) {
 Tensor read_needed(nb::handle object, const Expected& expected) {
   Tensor tensor = read_dense(object, expected);
   if (tensor.given()) return tensor;
-  throw Error(Code::kInvalidArgument, fmt::format("{} is None, need a tensor", expected.name));
+  refuse("{} is None, need a tensor", expected.name);
 }
 
 Tensor read_ids(nb::handle topk_idx) {

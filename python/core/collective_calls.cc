@@ -22,31 +22,6 @@ using Counts = std::vector<std::int64_t>;
 // No element that a tensor may have is longer, so that counts of bytes fit 64 bits too.
 constexpr std::int64_t kMostBytesEach = 1024;
 
-// The right to make a call. One thread has it at a time.
-class Turn {
- public:
-  explicit Turn(const PyCollectives& self) : held_(self.get()) {
-    if (held_->busy.exchange(true, std::memory_order_acquire)) {
-      throw Error(Code::kInvalidArgument,
-                  "another thread is in a call of this Collectives: one caller at a time (or one "
-                  "Collectives per thread)");
-    }
-  }
-  ~Turn() { held_->busy.store(false, std::memory_order_release); }  // partner: the constructor
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  Collectives& operator*() const noexcept { return held_->collectives; }
-
- private:
-  std::shared_ptr<HeldCollectives> held_;
-};
-
-template <typename... Values>
-[[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
-  throw Error(Code::kInvalidArgument, fmt::format(text, std::forward<Values>(values)...));
-}
-
 // Elements that travel: those of the DataType, or of a type that ferry does not know, such as
 // complex numbers, as so many bytes each.
 struct Buffer {
@@ -155,7 +130,7 @@ std::chrono::nanoseconds read_deadline(nb::handle seconds) {
 template <typename Read>
 void collective(const PyCollectives& self, const Read& read) {
   const Turn turn(self);
-  Collectives& collectives = *turn;
+  Collectives& collectives = turn->collectives;
   std::optional<decltype(read(collectives))> call;
   Status refusal;
   try {
@@ -167,13 +142,6 @@ void collective(const PyCollectives& self, const Read& read) {
 }
 
 }  // namespace
-
-std::shared_ptr<HeldCollectives> PyCollectives::get() const {
-  if (!kept->mine())
-    throw Error(Code::kClosed, "this process was forked after the Collectives was made");
-  if (!**kept) throw Error(Code::kClosed, "this Collectives was closed");
-  return **kept;
-}
 
 void all_to_all_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle out_counts,
                   nb::handle in_counts, nb::handle deadline) {
@@ -296,7 +264,7 @@ void barrier(const PyCollectives& self, nb::handle deadline) {
 
 void refuse_call(const PyCollectives& self, const std::string& why) {
   const Turn turn(self);
-  Collectives& collectives = *turn;
+  Collectives& collectives = turn->collectives;
   const Status refusal(Code::kInvalidArgument, why, collectives.rank());
   const Status status = without_gil([&] { return collectives.refuse(refusal); });
   if (status.code() != refusal.code()) check(status);  // another error than `why`
@@ -308,7 +276,8 @@ void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag
   const Buffer data = read_needed(rows, "rows", false);
   const auto limit = read_deadline(deadline);
   check(without_gil([&] {
-    return (*turn).send(data.data(), data.size() * data.bytes_each, data.dtype, peer, tag, limit);
+    return turn->collectives.send(data.data(), data.size() * data.bytes_each, data.dtype, peer, tag,
+                                  limit);
   }));
 }
 
@@ -319,8 +288,8 @@ int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
   const auto limit = read_deadline(deadline);
   int source = -1;
   check(without_gil([&] {
-    return (*turn).recv(data.data(), data.size() * data.bytes_each, data.dtype, peer, tag, &source,
-                        limit);
+    return turn->collectives.recv(data.data(), data.size() * data.bytes_each, data.dtype, peer, tag,
+                                  &source, limit);
   }));
   return source;
 }
@@ -338,11 +307,7 @@ PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
   }
   auto held = std::make_shared<HeldCollectives>();
   held->collectives = without_gil([&] { return Collectives(members, options); });
-  return {std::make_shared<Kept<std::shared_ptr<HeldCollectives>>>(std::move(held))};
-}
-
-void close_collectives(const PyCollectives& self) {
-  if (self.kept->mine()) (**self.kept).reset();
+  return PyCollectives(std::move(held), "Collectives");
 }
 
 }  // namespace ferry::python

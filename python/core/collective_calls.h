@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "core/forked.h"
 #include "core/group.h"
+#include "core/turn.h"
 #include "ferry/collectives.h"
 
 namespace ferry::python {
@@ -20,17 +20,12 @@ struct HeldCollectives {
   std::atomic<bool> busy{false};
 };
 
-// A running call keeps the object alive; close() releases it.
-struct PyCollectives {
-  std::shared_ptr<Kept<std::shared_ptr<HeldCollectives>>> kept;
-
-  // Throws Error(kClosed) after close(), and in a forked child.
-  std::shared_ptr<HeldCollectives> get() const;
+struct PyCollectives : Closable<HeldCollectives> {
+  using Closable::Closable;
 };
 
 PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
                                std::int64_t window_bytes);
-void close_collectives(const PyCollectives& self);
 
 void all_to_all_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle out_counts,
                   nb::handle in_counts, nb::handle deadline);

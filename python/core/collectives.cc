@@ -1,8 +1,7 @@
 // ferry.Collectives: names, parameters and docstrings of the calls in collective_calls.cc.
-#include "core/collectives.h"
-
 #include <nanobind/stl/string.h>
 
+#include "core/bindings.h"
 #include "core/collective_calls.h"
 #include "core/docs.h"
 
@@ -109,7 +108,8 @@ void bind_collectives(nb::module_& module) {
       .def_prop_ro(
           "size", [](const PyCollectives& self) { return self.get()->collectives.size(); },
           "Number of ranks.")
-      .def("close", &close_collectives, "Releases the window. Local.");
+      .def(
+          "close", [](const PyCollectives& self) { self.close(); }, "Releases the window. Local.");
   bind_moves(type);
   bind_reductions(type);
   bind_messages(type);

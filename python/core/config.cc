@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "base/names.h"
+#include "core/errors.h"
 #include "core/tensor.h"
-#include "ferry/status.h"
 
 namespace ferry::python {
 
@@ -46,8 +46,7 @@ Setting one_of(std::vector<const char*> names, Place place) {
               target = static_cast<std::decay_t<decltype(target)>>(i);
               return;
             }
-            throw Error(Code::kInvalidArgument,
-                        fmt::format("\"{}\", need {}", name, fmt::join(names, ", ")));
+            refuse("\"{}\", need {}", name, fmt::join(names, ", "));
           },
           [names, place](const ExchangeConfig& config) -> nb::object {
             FERRY_CHECK(static_cast<std::size_t>(place(config)), <, names.size());
@@ -115,23 +114,19 @@ ExchangeConfig read_config(const nb::kwargs& keywords) {
     if (setting == settings().end()) {
       std::vector<std::string> known;
       for (const auto& [each, unused] : settings()) known.push_back(each);
-      throw Error(Code::kInvalidArgument, fmt::format("an exchange has no setting \"{}\"{}", name,
-                                                      internal::nearest_name(name, known)));
+      refuse("an exchange has no setting \"{}\"{}", name, internal::nearest_name(name, known));
     }
     try {
       setting->second.set(config, value);
     } catch (const nb::cast_error&) {
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("{} is {}, which is of the wrong type or too large", name,
-                              nb::cast<std::string>(nb::repr(value))));
+      refuse("{} is {}, which is of the wrong type or too large", name,
+             nb::cast<std::string>(nb::repr(value)));
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", name, error.what()));
     }
   }
   for (const char* const needed : {"max_tokens", "hidden", "num_experts", "top_k"}) {
-    if (!keywords.contains(needed))
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("an exchange needs {}, which is not given", needed));
+    if (!keywords.contains(needed)) refuse("an exchange needs {}, which is not given", needed);
   }
   return config;
 }

@@ -1,4 +1,5 @@
-#include "core/cuda.h"
+// The bindings of ferry::cuda::Exchange: addresses and streams of CUDA are integers in Python.
+#include "core/bindings.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -104,8 +105,7 @@ void run(PyCudaExchange& self, const Call& call) {
   self.get();
   // Acquire: the writes of the previous call. Partner: the store below.
   if (self.busy.exchange(true, std::memory_order_acquire))
-    throw Error(Code::kInvalidArgument,
-                "another thread is in a call of this exchange: one caller at a time");
+    refuse("another thread is in a call of this exchange: one caller at a time");
   const Status status = without_gil([&] { return call(*self.exchange); });
   self.busy.store(false, std::memory_order_release);
   check(status);

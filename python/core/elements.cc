@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "ferry/status.h"
+#include "core/errors.h"
 
 namespace ferry::python {
 
@@ -111,8 +111,7 @@ Element element_named(nb::handle dtype) {
 Element element_from_object(nb::handle dtype) {
   const Element element = element_named(dtype);
   if (element != Element::kOther) return element;
-  throw Error(Code::kInvalidArgument,
-              fmt::format("dtype \"{}\" is not one that ferry knows", dtype_text(dtype)));
+  refuse("dtype \"{}\" is not one that ferry knows", dtype_text(dtype));
 }
 
 }  // namespace ferry::python

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "core/bindings.h"
+
 namespace ferry::python {
 
 namespace nb = nanobind;
@@ -44,9 +46,7 @@ void check(const Status& status) {
 
 std::chrono::nanoseconds to_deadline(double seconds) {
   constexpr double kCentury = 100.0 * 365 * 24 * 3600;
-  if (!(seconds > 0)) {
-    throw Error(Code::kInvalidArgument, fmt::format("deadline is {} s, need more than 0", seconds));
-  }
+  if (!(seconds > 0)) refuse("deadline is {} s, need more than 0", seconds);
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(seconds < kCentury ? seconds : kCentury));
 }

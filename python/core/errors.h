@@ -1,16 +1,21 @@
 // ferry::Status and ferry::Error as Python exceptions (ferry/errors.py), and calls without the GIL.
 #pragma once
 
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <utility>
 
 #include "ferry/status.h"
 
 namespace ferry::python {
 
-// Makes ferry::Error, wherever it is thrown, a subclass of ferry.Error.
-void bind_errors(nanobind::module_& module);
+// Throws Error(kInvalidArgument) with this text.
+template <typename... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
+  throw Error(Code::kInvalidArgument, fmt::format(text, std::forward<Values>(values)...));
+}
 
 // Raises an exception unless the status is ok. The exception of a signal handler that ran while
 // ferry waited (Ctrl-C) has precedence.

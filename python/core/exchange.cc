@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/names.h"
+#include "core/bindings.h"
 #include "core/calls.h"
 #include "core/docs.h"
 #include "core/results.h"
@@ -195,7 +196,6 @@ void bind_outputs(nb::class_<PyExchange>& type) {
 }  // namespace
 
 void bind_exchange(nb::module_& module) {
-  bind_results(module);
   nb::class_<PyOperation>(
       module, "Operation", nb::is_generic(), nb::sig("class Operation(typing.Generic[Result])"),
       "A dispatch or combine between its halves. Receive each: the next call of the exchange "
@@ -247,7 +247,9 @@ void bind_exchange(nb::module_& module) {
       .def("stats", &stats, nb::sig("def stats(self) -> Stats"),
            "Counts since creation, and the waits of the last operations: ferry.Stats. Local; any "
            "thread may call it.")
-      .def("close", &close, "Releases the window once no array lies in it. Local.")
+      .def(
+          "close", [](const PyExchange& self) { self.close(); },
+          "Releases the window once no array lies in it. Local.")
       .def_prop_ro("config", &config_of, nb::sig("def config(self, /) -> Settings"),
                    "The settings as a dict, by the keywords of group.exchange, defaults filled in.")
       .def_prop_ro(

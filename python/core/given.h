@@ -1,7 +1,6 @@
 // Given: the arguments of a call by name, as pointers, shapes and numbers.
 #pragma once
 
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -11,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.h"
 #include "core/tensor.h"
 #include "ferry/cann_parameters.h"
-#include "ferry/status.h"
 
 namespace ferry::python {
 
@@ -69,17 +68,11 @@ class Given {
     Rows rows{read.data, read.dim(0), packed ? hidden * bytes : hidden,
               packed ? DataType::kBytes : data_type(read, name)};
     if (read.dense()) return rows;
-    if ((hidden > 1 && read.strides[1] != 1) || read.strides[0] < hidden) {
+    if ((hidden > 1 && read.strides[1] != 1) || read.strides[0] < hidden)
       refuse("{} ({}) has strides [{}, {}]: need contiguous rows", name, read.describe(),
              read.strides[0], read.strides[1]);
-    }
     rows.pitch_bytes = read.strides[0] * bytes;
     return rows;
-  }
-
-  template <typename... Values>
-  [[noreturn]] static void refuse(fmt::format_string<Values...> text, Values&&... values) {
-    throw Error(Code::kInvalidArgument, fmt::format(text, std::forward<Values>(values)...));
   }
 
  private:

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "core/bindings.h"
 #include "core/config.h"
 #include "core/errors.h"
 #include "ferry/exchange.h"

@@ -19,8 +19,4 @@ struct PyGroup {
   Group& get() const;  // throws Error(kClosed) in a forked child
 };
 
-void bind_group(nanobind::module_& module);
-void bind_exchange(nanobind::module_& module);
-void bind_cann(nanobind::module_& module);
-
 }  // namespace ferry::python

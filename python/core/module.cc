@@ -1,13 +1,7 @@
 // ferry._core: the C++ library as a Python module. It does not import torch or numpy.
 #include <nanobind/nanobind.h>
 
-#include "core/balance.h"
-#include "core/channels.h"
-#include "core/collectives.h"
-#include "core/cuda.h"
-#include "core/errors.h"
-#include "core/group.h"
-#include "core/padded.h"
+#include "core/bindings.h"
 #include "ferry/ferry.h"
 
 NB_MODULE(_core, module) {
@@ -16,6 +10,7 @@ NB_MODULE(_core, module) {
   module.attr("version") = ferry_version();
   ferry::python::bind_errors(module);
   ferry::python::bind_group(module);
+  ferry::python::bind_results(module);
   ferry::python::bind_exchange(module);
   ferry::python::bind_collectives(module);
   ferry::python::bind_padded(module);

@@ -1,7 +1,7 @@
 // The results of DeepEP's low-latency dispatch, from a padded dispatch: counts, layout and source
 // tokens of the rows of each expert, and the rows where the caller has memory for them. They are
 // one call from Python, because decoding waits for it.
-#include "core/padded.h"
+#include "core/bindings.h"
 
 #include <nanobind/stl/vector.h>
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "ferry/status.h"
+
+#include "core/bindings.h"
+#include "core/errors.h"
 
 namespace ferry::python {
 
@@ -28,19 +30,24 @@ nb::object view(std::span<const T> values, const Shape& shape, Library library,
       library);
 }
 
-template <typename Span>
-nb::object counts(const PyHandle& self, Span (Handle::*get)() const noexcept) {
-  const Span values = (self.handle.*get)();
-  return view(values, {static_cast<std::int64_t>(values.size())}, self.library,
-              self.handle.route());
+// Adds a property that is a view of counts of the handle.
+void add_counts(nb::class_<PyHandle>& type, const char* name,
+                std::span<const std::int64_t> (Handle::*counts)() const noexcept, const char* doc) {
+  type.def_prop_ro(
+      name,
+      [counts](const PyHandle& self) {
+        const std::span<const std::int64_t> values = (self.handle.*counts)();
+        return view(values, {std::ssize(values)}, self.library, self.handle.route());
+      },
+      nb::sig(fmt::format("def {}(self, /) -> Array", name).c_str()), doc);
 }
 
 void bind_handle(nb::module_& module) {
-  nb::class_<PyHandle>(
+  nb::class_<PyHandle> type(
       module, "Handle", nb::is_generic(), nb::sig("class Handle(typing.Generic[Array])"),
       "The routing of a dispatch: slots and counts, without a buffer. For any number of combines "
-      "and cached dispatches of its exchange. L: experts of this rank, R: ranks.")
-      .def_prop_ro(
+      "and cached dispatches of its exchange. L: experts of this rank, R: ranks.");
+  type.def_prop_ro(
           "num_tokens", [](const PyHandle& self) { return self.handle.num_tokens(); },
           "Tokens that this rank dispatched, T.")
       .def_prop_ro(
@@ -56,43 +63,23 @@ void bind_handle(nb::module_& module) {
             return list;
           },
           nb::sig("def active_ranks(self, /) -> list[int] | None"),
-          "The ranks that its dispatch named as active_ranks; None: all.")
-      .def_prop_ro(
-          "tokens_per_expert",
-          [](const PyHandle& self) { return counts(self, &Handle::tokens_per_expert); },
-          nb::sig("def tokens_per_expert(self, /) -> Array"),
-          "int64 [L]: rows of each local expert.")
-      .def_prop_ro(
-          "aligned_tokens_per_expert",
-          [](const PyHandle& self) { return counts(self, &Handle::aligned_tokens_per_expert); },
-          nb::sig("def aligned_tokens_per_expert(self, /) -> Array"),
-          "int64 [L]: the same, rounded up to expert_alignment.")
-      .def_prop_ro(
-          "expert_offsets",
-          [](const PyHandle& self) { return counts(self, &Handle::expert_offsets); },
-          nb::sig("def expert_offsets(self, /) -> Array"),
-          "int64 [L + 1]: first row of each local expert, then num_rows; empty for rank_major.")
-      .def_prop_ro(
-          "running_counts",
-          [](const PyHandle& self) { return counts(self, &Handle::running_counts); },
-          nb::sig("def running_counts(self, /) -> Array"),
-          "int64 [L * R]: running sum of rows over (local expert, source rank).")
-      .def_prop_ro(
-          "running_rows_per_rank",
-          [](const PyHandle& self) { return counts(self, &Handle::running_rows_per_rank); },
-          nb::sig("def running_rows_per_rank(self, /) -> Array"),
-          "int64 [R]: rank_major, running sum of rows over source ranks; empty otherwise.")
-      .def_prop_ro(
-          "tokens_per_rank",
-          [](const PyHandle& self) { return counts(self, &Handle::tokens_per_rank); },
-          nb::sig("def tokens_per_rank(self, /) -> Array"),
-          "int64 [R]: rank_major, tokens that each rank dispatched; empty otherwise.")
-      .def_prop_ro(
-          "rows_sent", [](const PyHandle& self) { return counts(self, &Handle::rows_sent); },
-          nb::sig("def rows_sent(self, /) -> Array"),
-          "int64 [R * R]: rank_major, how many of each rank's tokens went to each rank; empty "
-          "otherwise.")
-      .def("__bool__", [](const PyHandle& self) { return static_cast<bool>(self.handle); })
+          "The ranks that its dispatch named as active_ranks; None: all.");
+  add_counts(type, "tokens_per_expert", &Handle::tokens_per_expert,
+             "int64 [L]: rows of each local expert.");
+  add_counts(type, "aligned_tokens_per_expert", &Handle::aligned_tokens_per_expert,
+             "int64 [L]: the same, rounded up to expert_alignment.");
+  add_counts(type, "expert_offsets", &Handle::expert_offsets,
+             "int64 [L + 1]: first row of each local expert, then num_rows; empty for rank_major.");
+  add_counts(type, "running_counts", &Handle::running_counts,
+             "int64 [L * R]: running sum of rows over (local expert, source rank).");
+  add_counts(type, "running_rows_per_rank", &Handle::running_rows_per_rank,
+             "int64 [R]: rank_major, running sum of rows over source ranks; empty otherwise.");
+  add_counts(type, "tokens_per_rank", &Handle::tokens_per_rank,
+             "int64 [R]: rank_major, tokens that each rank dispatched; empty otherwise.");
+  add_counts(type, "rows_sent", &Handle::rows_sent,
+             "int64 [R * R]: rank_major, how many of each rank's tokens went to each rank; empty "
+             "otherwise.");
+  type.def("__bool__", [](const PyHandle& self) { return static_cast<bool>(self.handle); })
       .def("__repr__", [](const PyHandle& self) {
         return nb::str("<ferry.Handle of {} tokens, {} rows>")
             .format(self.handle.num_tokens(), self.handle.num_rows());
@@ -186,11 +173,9 @@ nb::object scales(const PyReceived& self) {
 
 Handle read_handle(nb::handle object) {
   const PyHandle* handle = nullptr;
-  if (!nb::try_cast(object, handle) || handle == nullptr) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("handle is a {}, need a ferry.Handle",
-                            nb::cast<const char*>(object.type().attr("__name__"))));
-  }
+  if (!nb::try_cast(object, handle) || handle == nullptr)
+    refuse("handle is a {}, need a ferry.Handle",
+           nb::cast<const char*>(object.type().attr("__name__")));
   return handle->handle;
 }
 

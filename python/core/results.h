@@ -29,6 +29,4 @@ struct PyReceived {
 // Throws Error(kInvalidArgument) for anything but a ferry.Handle.
 Handle read_handle(nb::handle object);
 
-void bind_results(nb::module_& module);
-
 }  // namespace ferry::python

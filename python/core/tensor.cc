@@ -7,14 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.h"
 #include "core/libraries.h"
-#include "ferry/status.h"
 
 namespace ferry::python {
 
 namespace {
-
-[[noreturn]] void refuse(const std::string& text) { throw Error(Code::kInvalidArgument, text); }
 
 std::string class_of(nb::handle object) {
   return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
@@ -38,10 +36,10 @@ nb::object as_integers(nb::handle object, Element& element) {
 [[noreturn]] void refuse_unreadable(nb::handle object, const char* name, bool writable) {
   if (nb::hasattr(object, "device")) {
     const auto device = nb::cast<std::string>(nb::str(nb::object(object.attr("device"))));
-    if (device != "cpu") refuse(fmt::format("{} is on device {}, need cpu", name, device));
+    if (device != "cpu") refuse("{} is on device {}, need cpu", name, device);
   }
-  refuse(fmt::format("{} is a {}: need a{} array with DLPack or the buffer protocol, on the CPU",
-                     name, class_of(object), writable ? " writable" : "n"));
+  refuse("{} is a {}: need a{} array with DLPack or the buffer protocol, on the CPU", name,
+         class_of(object), writable ? " writable" : "n");
 }
 
 bool is_true(const nb::object& object) { return PyObject_IsTrue(object.ptr()) == 1; }
@@ -55,12 +53,11 @@ bool is_whole(Element element) {
 // Refuses a tensor that needs a gradient, which would end here without an error, and a lazily
 // negated one, whose elements in memory have the wrong sign.
 void refuse_laziness(nb::handle object, const char* name) {
-  if (is_true(object.attr("is_neg")())) {
-    refuse(fmt::format("{} is a negated view: give {}.resolve_neg()", name, name));
-  }
+  if (is_true(object.attr("is_neg")()))
+    refuse("{} is a negated view: give {}.resolve_neg()", name, name);
   if (!is_true(object.attr("requires_grad"))) return;
   if (!is_true(imported("torch").attr("is_grad_enabled")())) return;
-  refuse(fmt::format("{} requires a gradient: give {}.detach(), or use ferry.torch", name, name));
+  refuse("{} requires a gradient: give {}.detach(), or use ferry.torch", name, name);
 }
 
 // Waits for the result of a functional collective of torch, which has no elements before.
@@ -90,10 +87,10 @@ bool has_memory(nb::handle object, const Tensor& tensor) {
 void refuse_without_memory(nb::handle object, const Tensor& tensor, const char* name) {
   if (!tensor.given() || has_memory(object, tensor)) return;
   const bool local = nb::hasattr(object, "to_local");
-  refuse(fmt::format("{} is a {} of shape [{}] without memory of its own: give {}", name,
-                     class_of(object), fmt::join(tensor.shape, ", "),
-                     local ? fmt::format("its local tensor, {}.to_local()", name)
-                           : "the tensor that has its elements"));
+  refuse("{} is a {} of shape [{}] without memory of its own: give {}", name, class_of(object),
+         fmt::join(tensor.shape, ", "),
+         local ? fmt::format("its local tensor, {}.to_local()", name)
+               : "the tensor that has its elements");
 }
 
 // An empty tensor of torch is at a null address, which would say that it is not given.
@@ -216,8 +213,7 @@ void check_shape(const Tensor& tensor, const char* name, const Shape& shape) {
   for (const std::int64_t extent : shape) {
     wanted.push_back(extent < 0 ? "any" : std::to_string(extent));
   }
-  refuse(
-      fmt::format("{} is {}, need shape [{}]", name, tensor.describe(), fmt::join(wanted, ", ")));
+  refuse("{} is {}, need shape [{}]", name, tensor.describe(), fmt::join(wanted, ", "));
 }
 
 Tensor read_dense(nb::handle object, const Expected& expected) {
@@ -226,16 +222,14 @@ Tensor read_dense(nb::handle object, const Expected& expected) {
   const auto [first, second] = expected.elements;
   if (tensor.element == Element::kUint16 && (first == Element::kBf16 || second == Element::kBf16))
     tensor.element = Element::kBf16;
-  if (tensor.element == Element::kOther || (tensor.element != first && tensor.element != second)) {
-    refuse(fmt::format("{} is {}, need {}{}{}", expected.name, tensor.describe(),
-                       element_name(first), second == Element::kOther ? "" : " or ",
-                       second == Element::kOther ? "" : element_name(second)));
-  }
+  if (tensor.element == Element::kOther || (tensor.element != first && tensor.element != second))
+    refuse("{} is {}, need {}{}{}", expected.name, tensor.describe(), element_name(first),
+           second == Element::kOther ? "" : " or ",
+           second == Element::kOther ? "" : element_name(second));
   check_shape(tensor, expected.name, expected.shape);
-  if (!tensor.dense()) {
-    refuse(fmt::format("{} ({}) has strides [{}]: need a contiguous array", expected.name,
-                       tensor.describe(), fmt::join(tensor.strides, ", ")));
-  }
+  if (!tensor.dense())
+    refuse("{} ({}) has strides [{}]: need a contiguous array", expected.name, tensor.describe(),
+           fmt::join(tensor.strides, ", "));
   return tensor;
 }
 
@@ -249,8 +243,8 @@ DataType data_type(const Tensor& tensor, const char* name) {
     case Element::kInt8: return DataType::kInt8;
     case Element::kFp8E4m3: return DataType::kFp8E4m3;
     default:
-      refuse(fmt::format("{} is {}, need bfloat16, float16, float32, uint8, int8 or float8_e4m3fn",
-                         name, tensor.describe()));
+      refuse("{} is {}, need bfloat16, float16, float32, uint8, int8 or float8_e4m3fn", name,
+             tensor.describe());
   }
 }
 

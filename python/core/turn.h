@@ -1,0 +1,62 @@
+// Objects that Python closes, and that one thread at a time may call.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/forked.h"
+
+namespace ferry::python {
+
+// A running call keeps the value alive; close() releases it.
+template <typename T>
+class Closable {
+ public:
+  // `name`: of the object, for errors.
+  Closable(std::shared_ptr<T> value, const char* name)
+      : kept_(std::make_shared<Kept<std::shared_ptr<T>>>(std::move(value))), name_(name) {}
+
+  // Throws Error(kClosed) after close(), and in a forked child.
+  std::shared_ptr<T> get() const {
+    if (!kept_->mine())
+      throw Error(Code::kClosed,
+                  fmt::format("this process was forked after the {} was made", name_));
+    if (!**kept_) throw Error(Code::kClosed, fmt::format("this {} was closed", name_));
+    return **kept_;
+  }
+  void close() const {
+    if (kept_->mine()) (**kept_).reset();
+  }
+  const char* name() const noexcept { return name_; }
+
+ private:
+  std::shared_ptr<Kept<std::shared_ptr<T>>> kept_;
+  const char* name_;
+};
+
+// The right to call a value that has a flag `busy`. One thread has it at a time.
+template <typename T>
+class Turn {
+ public:
+  explicit Turn(const Closable<T>& object) : held_(object.get()) {
+    if (held_->busy.exchange(true, std::memory_order_acquire))
+      refuse(
+          "another thread is in a call of this {0}: one caller at a time (or one {0} per thread)",
+          object.name());
+  }
+  ~Turn() {
+    if constexpr (requires(T & value) { value.look(); }) held_->look();
+    held_->busy.store(false, std::memory_order_release);  // partner: the constructor
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  T& operator*() const noexcept { return *held_; }
+  T* operator->() const noexcept { return held_.get(); }
+
+ private:
+  std::shared_ptr<T> held_;
+};
+
+}  // namespace ferry::python
