@@ -1,9 +1,9 @@
-"""Programs that say "cuda" or "npu" on a machine that has none: their device is the CPU.
+"""Runs programs that name the device "cuda" or "npu" on a machine without one: their device is the CPU.
 
     ferry.on_cpu.map_device("cuda")
 
-replaces, in this process, what such programs call of torch: see docs/deep_ep.md, "Unchanged". Only `python -m
-ferry.deep_ep --map-cuda` and `ferry.torch_npu.install(map_npu=True)` do this; nothing else of ferry needs it.
+This call replaces, in this process, the functions of torch that such programs call (docs/deep_ep.md, "Unchanged"). Only
+`python -m ferry.deep_ep --map-cuda` and `ferry.torch_npu.install(map_npu=True)` use it.
 """
 
 from ferry.on_cpu.refusal import NotMapped
@@ -16,9 +16,10 @@ _KINDS = {"cuda": "CUDA", "npu": "PrivateUse1"}  # device type -> dispatch key
 
 
 def map_device(kind):
-    """From now on the device `kind`, "cuda" or "npu", is the CPU in this process, all threads of it. Once is enough.
+    """Makes the CPU the device `kind`, "cuda" or "npu", in all threads of this process. A second call does nothing.
 
-    Call it before the program's own modules are imported: names that they took from torch stay what they are.
+    It must be called before the program's own modules are imported: names that they have imported from torch before are
+    not replaced. Raises ValueError for another kind.
     """
     if kind not in _KINDS:
         raise ValueError(f"map_device: kind is {kind!r}, need one of {', '.join(map(repr, _KINDS))}")

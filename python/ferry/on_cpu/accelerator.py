@@ -1,6 +1,8 @@
-"""torch.cuda (torch.npu) of programs whose device is the CPU: a device that exists, has memory and is always idle.
+"""The functions of torch.cuda (torch.npu) for programs whose device is the CPU. Their device exists, has memory and is
+always idle.
 
-A name that is not here raises NotMapped, with the name, when it needs the device. Streams and events: streams.py.
+A function that is not replaced here raises NotMapped, with its name, when it needs the device. streams.py has streams
+and events.
 """
 
 import contextlib
@@ -31,18 +33,18 @@ class Properties:
 
 
 def device_count():
-    """Ranks of this host, where a launcher says so; else 8."""
+    """Returns the number of ranks of this host from LOCAL_WORLD_SIZE, or 8 where it is not set."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", _NODE_RANKS))
 
 
 def current_device():
-    """The argument of set_device, else LOCAL_RANK, else 0."""
+    """Returns the argument of set_device, or else LOCAL_RANK, or else 0."""
     device = _current["device"]
     return int(os.environ.get("LOCAL_RANK", 0)) if device is None else device
 
 
 def set_device(device):
-    """Remembers the number of a device; every number is good, all are the CPU."""
+    """Stores the number of a device for current_device(). Any number is accepted, since every device is the CPU."""
     if isinstance(device, str):
         number = device.rpartition(":")[2]
         device = int(number) if number.isdigit() else None
@@ -51,7 +53,7 @@ def set_device(device):
 
 
 class device(contextlib.AbstractContextManager):
-    """A block in which current_device() is `device`."""
+    """A context manager. In its block current_device() is `device`."""
 
     def __init__(self, device):
         self.idx = device
@@ -66,7 +68,7 @@ class device(contextlib.AbstractContextManager):
 
 
 def mem_get_info(device=None):
-    """(free, total) bytes of the host."""
+    """Returns (free, total) bytes of the host's memory."""
     return _host_bytes("SC_AVPHYS_PAGES"), _host_bytes("SC_PHYS_PAGES")
 
 
@@ -75,7 +77,7 @@ def _host_bytes(name):
 
 
 def _seed(seed):
-    """Tensors of the device are drawn by the CPU's generator."""
+    """Seeds the CPU's generator, which draws the random tensors of the device."""
     torch.default_generator.manual_seed(int(seed))
 
 
@@ -88,7 +90,7 @@ def _always(value):
 
 
 class _Runtime:
-    """torch.cuda.cudart(): the profiler's switches, and nothing else."""
+    """The object that torch.cuda.cudart() returns. It has the profiler's switches only; other names raise NotMapped."""
 
     cudaProfilerStart = cudaProfilerStop = staticmethod(_always(0))
 
@@ -97,7 +99,7 @@ class _Runtime:
 
 
 def _names(prefix):
-    """All names of the module `prefix`, with their values."""
+    """Returns {name: value} of all names that are replaced in the module `prefix`."""
     nothing = dict.fromkeys((
         "synchronize", "empty_cache", "init", "_lazy_init", "_sleep", "ipc_collect", "set_per_process_memory_fraction",
         "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
@@ -131,7 +133,8 @@ def _names(prefix):
 
 
 def _refuse_init():
-    """Takes the place of torch.cuda._lazy_init, which whatever needs a device calls."""
+    """Replaces torch.cuda._lazy_init, which every function that needs a device calls. Raises NotMapped with the name of
+    the caller."""
     caller = sys._getframe(1)
     name = caller.f_code.co_name
     if caller.f_globals.get("__name__", "").startswith("torch.cuda"):
@@ -168,7 +171,7 @@ def _refuse_name(module, name):
 
 
 def _install_generic():
-    """torch.Stream, torch.Event and torch.accelerator, which name no device type."""
+    """Maps torch.Stream, torch.Event and torch.accelerator, whose names contain no device type."""
     torch.Stream, torch.Event = streams.Stream, streams.Event
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:

@@ -1,7 +1,7 @@
-"""torch.distributed for programs that name NCCL or HCCL as backend: gloo, and the differences between them.
+"""Makes torch.distributed use gloo for programs that name NCCL or HCCL as backend, and hides the differences.
 
-gloo has no float8, so that its bytes are sent instead, and gathers into concatenated shapes only. The device_id of a
-group is ignored.
+gloo has no float8, so tensors of float8 are sent as bytes. gloo gathers only into a tensor of the concatenated shape,
+so tensors are flattened for it. The device_id of a group is ignored.
 """
 
 import functools
@@ -21,7 +21,7 @@ _float8 = tuple(getattr(torch, name) for name in dir(torch) if name.startswith("
 
 
 def _backend(backend):
-    """gloo for every text that names a device's backend, and for none."""
+    """Returns "gloo" for a backend of a device and for None, and any other backend unchanged."""
     named = str(backend or "nccl").lower()
     return "gloo" if any(each in named for each in _DEVICE_BACKENDS) else backend
 
@@ -73,7 +73,7 @@ def _mesh(function):
 
 
 class _Options:
-    """Takes the place of ProcessGroupNCCL and its Options: any of them is accepted, none has a meaning."""
+    """Replaces ProcessGroupNCCL and its Options. Any option is accepted and has no effect."""
 
     def __init__(self, *_, **__):
         self.config = self
@@ -94,7 +94,7 @@ def _replace(name, make):
 
 @functools.lru_cache(maxsize=None)
 def install():
-    """Once for all device types."""
+    """Replaces the functions of torch.distributed, once for all device types."""
     for name in _MOVES:
         _replace(name, _moves)
     for name in _GATHERS:

@@ -1,8 +1,8 @@
-"""Where tensors are: every way in which a program names the device of a tensor, a module or a generator.
+"""Places tensors, modules and generators on the CPU when a program names a mapped device for them.
 
-Functions of torch are replaced, in all threads, by ones that look at `device` and call the original. What has a device
-says the truth: `x.device` is the CPU, and so is `torch.device("cuda")`, so that the two are equal. `x.is_cuda` is True,
-because programs assert it.
+Functions of torch are replaced, in all threads, by functions that change the argument `device` and call the original.
+`x.device` is the CPU, and so is `torch.device("cuda")`, so the two are equal. `x.is_cuda` is True, because programs
+assert it.
 """
 
 import functools
@@ -27,7 +27,7 @@ _TYPES = ("Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Sho
 
 
 def placed(device):
-    """The CPU for a device that is mapped, or a number; any other value as it is."""
+    """Returns the CPU for a mapped device or a number, and any other value unchanged."""
     if isinstance(device, str):
         return _CPU if device.partition(":")[0] in _names else device
     if isinstance(device, _Device):
@@ -41,7 +41,7 @@ class _DeviceType(type):
 
 
 class device(metaclass=_DeviceType):
-    """torch.device; one that is mapped is the CPU."""
+    """Replaces torch.device. A mapped device is the CPU."""
 
     def __new__(cls, *args, **kwargs):
         named = args[0] if args else kwargs.get("type", kwargs.get("device"))
@@ -54,14 +54,14 @@ class _GeneratorType(type):
 
 
 class Generator(metaclass=_GeneratorType):
-    """torch.Generator; one of a mapped device is of the CPU."""
+    """Replaces torch.Generator. A generator of a mapped device is one of the CPU."""
 
     def __new__(cls, device="cpu"):
         return _Generator(placed(device))
 
 
 def _of(function, drops_pinning=False):
-    """`function` with its keyword `device` placed; pin_memory=True means nothing."""
+    """Wraps `function` so that its keyword `device` is placed(). With drops_pinning it ignores pin_memory."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -76,26 +76,26 @@ def _of(function, drops_pinning=False):
 
 
 def _first_placed(args, kwargs):
-    """Arguments of a `.to`, whose device is the first one or a keyword."""
+    """Returns the arguments of a call of `.to` with the device, the first argument or a keyword, placed()."""
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": placed(kwargs["device"])}
     return (placed(args[0]), *args[1:]) if args else args, kwargs
 
 
 def _names_cpu(args, kwargs):
-    """Whether a `.to` says "cpu"."""
+    """Whether the arguments of a call of `.to` name the CPU."""
     named = args[0] if args else kwargs.get("device")
     return named == "cpu" if isinstance(named, str) else isinstance(named, _Device) and named.type == "cpu"
 
 
 def _host_type(name):
-    """torch.FloatTensor for torch.cuda.FloatTensor."""
+    """Returns the name of the CPU's tensor type, such as torch.FloatTensor for torch.cuda.FloatTensor."""
     return name.replace("torch.cuda.", "torch.").replace("torch.npu.", "torch.")
 
 
 def _tensor_methods():
-    """The methods of torch.Tensor by name. What goes to the host is a copy, as from a device; what goes to the device
-    is the tensor itself where it can be."""
+    """Returns {name: method} for torch.Tensor. A move to the host makes a copy, as a move from a device does. A move to
+    the device returns the tensor itself if possible."""
     to, cpu, as_type = torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.type
 
     def moved(self, *args, **kwargs):
@@ -192,5 +192,5 @@ def install(kind):
 
 
 def tensor_types():
-    """{"FloatTensor": ..}: what torch.cuda.FloatTensor and the others are."""
+    """Returns the tensor types of the module of the device by name, such as {"FloatTensor": torch.FloatTensor}."""
     return {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _TYPES}

@@ -1,4 +1,4 @@
-"""What cannot work on a CPU says so by its name."""
+"""The error of calls that cannot work on a CPU."""
 
 from ferry.errors import Error
 
@@ -10,7 +10,7 @@ class NotMapped(Error, NotImplementedError):
 
 
 def refusal(name, reason):
-    """A function, named `name`, that raises NotMapped."""
+    """Makes a function with the name `name` that raises NotMapped with the reason."""
 
     def refuse(*_, **__):
         raise NotMapped(f"{name} does not work here: {reason}")

@@ -1,8 +1,7 @@
-"""Stream, Event and graphs of a device that is the CPU: all work is done when a call returns.
+"""Stream, Event and graphs of a device that is the CPU. All work is done when a call returns.
 
-A stream keeps its identity (current_stream() is the one that was entered), an event the time of the wall clock at which
-it was recorded. A graph can be made, but not captured: a capture that ran nothing again at replay() would be wrong
-without a word."""
+current_stream() returns the stream that a program has entered. An event stores the time at which it was recorded. A
+graph can be made but not captured: the calls would not run again at replay(), and no error would show it."""
 
 import contextlib
 import threading
@@ -15,18 +14,19 @@ _NO_GRAPHS = "a CPU runs calls at once, there is nothing to capture and replay; 
 
 
 class Event:
-    """A moment: record() takes the time, everything before it has happened."""
+    """An event. record() stores the time; all work issued before it is complete."""
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, **_):
         self.enable_timing = enable_timing
         self._time_ns = None
 
     def record(self, stream=None):
-        """Takes the time."""
+        """Stores the current time."""
         self._time_ns = time.perf_counter_ns()
 
     def elapsed_time(self, end_event):
-        """Milliseconds from this event to end_event, more than 0. RuntimeError unless both were made to time."""
+        """Returns the milliseconds from this event to end_event, more than 0. Raises RuntimeError unless both were
+        made with enable_timing=True and recorded."""
         if not (self.enable_timing and end_event.enable_timing):
             raise RuntimeError("elapsed_time needs two events that were made with enable_timing=True")
         if self._time_ns is None or end_event._time_ns is None:
@@ -34,7 +34,7 @@ class Event:
         return max(end_event._time_ns - self._time_ns, 1) / 1e6
 
     def query(self):
-        """True: it has happened."""
+        """Returns True: the event is complete."""
         return True
 
     def wait(self, stream=None):
@@ -48,7 +48,7 @@ class Event:
 
 
 class Stream:
-    """A stream without work: no call of it outlives its return."""
+    """A stream. Every call on it is complete when the call returns."""
 
     stream_id = device_index = cuda_stream = npu_stream = 0
 
@@ -60,18 +60,18 @@ class Stream:
         """Returns at once."""
 
     def query(self):
-        """True: no work is queued."""
+        """Returns True: no work is queued."""
         return True
 
     def record_event(self, event=None):
-        """`event`, or a new one, recorded now."""
+        """Records `event`, or a new event, and returns it."""
         event = Event() if event is None else event
         if isinstance(event, Event):
             event.record(self)
         return event
 
     def wait_event(self, event):
-        """Returns at once: events of a CPU have happened."""
+        """Returns at once: events of a CPU are complete."""
 
     def wait_stream(self, stream):
         """Returns at once."""
@@ -89,12 +89,12 @@ _default = Stream()
 
 
 def default_stream(device=None):
-    """The one stream that nobody made."""
+    """Returns the default stream, which is the same in all threads."""
     return _default
 
 
 def current_stream(device=None):
-    """The stream that this thread entered last."""
+    """Returns this thread's current stream."""
     return getattr(_thread, "stream", _default)
 
 
@@ -106,7 +106,7 @@ def set_stream(stream):
 
 @contextlib.contextmanager
 def stream(stream):
-    """A block in which `stream` is the current one; None changes nothing."""
+    """A context manager. In its block `stream` is this thread's current stream; None changes nothing."""
     before = current_stream()
     set_stream(stream)
     try:
@@ -131,6 +131,7 @@ class Graph:
 
 
 def graph_refusals(prefix):
-    """The functions that capture graphs, by name: `prefix` is that of the module."""
+    """Returns {name: function} for the functions that capture graphs; they raise NotMapped. `prefix` is the name of the
+    module."""
     return {name: refusal(f"{prefix}.{name}", _NO_GRAPHS)
             for name in ("graph", "make_graphed_callables", "graph_pool_handle")}

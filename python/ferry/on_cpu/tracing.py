@@ -1,5 +1,5 @@
-"""What looks at a program's code instead of running it: compilers (off), the profiler (of the CPU), and operators that
-a program registers for its device (registered for the CPU)."""
+"""Switches compilers off, makes the profiler record the CPU, and registers operators of a program's device for the
+CPU."""
 
 import functools
 
@@ -11,7 +11,7 @@ _CPU_KEY = "CPU"
 
 
 def _itself(function=None, *_, **__):
-    """A compiler that gives back what it is given, as a call and as a decorator."""
+    """Replaces a compiler. It returns the function unchanged, called directly or used as a decorator."""
     return function if function is not None else lambda decorated: decorated
 
 
@@ -28,7 +28,8 @@ def _of_the_cpu(init):
 
 
 def _registers(impl, key):
-    """Library.impl: the kernel of `key` is the CPU's, unless the operator has one."""
+    """Wraps Library.impl so that a kernel for the dispatch key `key` is registered for the CPU, unless the operator has
+    a kernel for the CPU."""
 
     @functools.wraps(impl)
     def call(self, op_name, fn, dispatch_key="", *args, **kwargs):
@@ -44,7 +45,7 @@ def _registers(impl, key):
 
 
 def _device_types(function):
-    """torch.library.custom_op and register_kernel: device types are the CPU."""
+    """Wraps torch.library.custom_op or register_kernel so that the device types cuda and npu mean the CPU."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -65,6 +66,6 @@ def _install_once():
 
 
 def install(key):
-    """key: the dispatch key of the device."""
+    """Maps the device with the dispatch key `key`."""
     _install_once()
     torch.library.Library.impl = _registers(torch.library.Library.impl, key)

@@ -1,12 +1,12 @@
-"""Experts of transformers models (>= 5.23) spread over ranks, their tokens moved by ferry.
+"""Spreads the experts of transformers models (>= 5.23) over ranks, and moves their tokens with ferry.
 
     import ferry.transformers
 
     model = AutoModelForCausalLM.from_pretrained(
         path, distributed_config=DistributedConfig(fsdp_size=2, ep_size=2, ep_implementation="ferry"))
 
-The import registers two names: "ferry", a row for each (token, expert), and "ferry_rank_major", one for each (token,
-rank). docs/transformers.md says when the second is the better one, and what holds. Calls ferry.torch."""
+The import registers two names: "ferry" sends a row for each (token, expert), and "ferry_rank_major" a row for each
+(token, rank). docs/transformers.md compares the two. Calls ferry.torch."""
 
 import importlib.metadata
 

@@ -1,8 +1,8 @@
 """The exchanges of each process group, which the layers of all its models share.
 
-They live until their process group is destroyed, which all ranks do at the same point of the program. If they ended
-with the last layer, that would be when each rank happens to collect its garbage, and the next model would find them on
-some ranks only. Calls ferry."""
+They live until their process group is destroyed, which all ranks do at the same point of the program. They do not end
+with the last layer: ranks collect garbage at different times, so the next model would find exchanges on some ranks
+only. Calls ferry."""
 
 import weakref
 
@@ -16,7 +16,7 @@ _by_group = weakref.WeakKeyDictionary()  # Exchanges of a process group, which t
 
 
 def of(process_group):
-    """The ferry.exchanges.Exchanges of this process group. The first call is collective: the ranks meet."""
+    """Returns the ferry.exchanges.Exchanges of this process group. The first call for a process group is collective."""
     found = _by_group.get(process_group)
     if found is None:
         group = ferry.init(process_group=process_group, deadline=DEADLINE)

@@ -1,4 +1,5 @@
-"""EPImplementations: how the tokens of an experts module reach the experts of other ranks, and how their sums return.
+"""The EPImplementations of transformers. They send the tokens of an experts module to the experts of other ranks, and
+return the weighted sums.
 
 T tokens of this rank, H hidden, K top-k, E experts, L experts of this rank, N rows received. Calls ferry.torch and
 exchanges.py."""
@@ -12,11 +13,13 @@ from ferry.transformers import exchanges
 
 
 class _Exchanged(EPImplementation):
-    """What both ways of moving rows have: exchanges, slices of a batch that ranks share, ranks that receive nothing."""
+    """The base of both implementations. It finds the exchange, takes this rank's slice of a batch that ranks share, and
+    handles a rank that receives no rows."""
 
     @torch.compiler.disable
     def __call__(self, hidden_states, top_k_index, top_k_weights):
-        """[T, H], global ids [T, K], weights [T, K] -> the weighted sums [T, H]. Collective, and so is backward."""
+        """Returns the weighted sums [T, H] for tokens [T, H], global expert ids [T, K] and weights [T, K]. Collective,
+        and so is backward()."""
         if self.tp_mesh.size() == 1:
             return self.move(hidden_states, top_k_index, top_k_weights)
         # The ranks of a tensor parallel group hold the same batch: each has a slice of it computed, and all get all.
@@ -32,7 +35,8 @@ class _Exchanged(EPImplementation):
         raise NotImplementedError
 
     def dispatch(self, layout, hidden_states, top_k_index, top_k_weights):
-        """(exchange, ferry.torch.Dispatched). The rows stay in the window: experts gather from them, and keep none."""
+        """Makes a dispatch and returns (exchange, ferry.torch.Dispatched). The rows are views of the window, since the
+        experts copy the rows that they need."""
 
         def send(exchange):
             return ferry.torch.dispatch(exchange, hidden_states, top_k_index, top_k_weights, copy=False)
@@ -48,7 +52,7 @@ class _Exchanged(EPImplementation):
         )
 
     def run(self, rows, ids, weights):
-        """The experts on rows [N, H], local ids [N, k] and weights [N, k]."""
+        """Calls the experts with rows [N, H], local ids [N, k] and weights [N, k]."""
         if len(rows):
             return self.experts_forward(rows, ids, weights)
         # Nothing came. One row that depends on it takes every parameter and the exchange into the graph: a rank that
@@ -58,9 +62,10 @@ class _Exchanged(EPImplementation):
 
 
 class ExpertMajor(_Exchanged):
-    """A row for each (token, expert), grouped by expert; weights stay on the source, which sums the rows in float32.
+    """Sends a row for each (token, expert), grouped by expert. The weights stay on the source, which adds the rows.
 
-    Sums float32 products in the order of the top-k list, as transformers' "all_to_all" does: in float32 the same bits.
+    The source adds float32 products in the order of the top-k list, as transformers' "all_to_all" does, so with float32
+    rows the results are equal bit for bit.
     """
 
     def move(self, hidden_states, top_k_index, top_k_weights):
@@ -72,9 +77,10 @@ class ExpertMajor(_Exchanged):
 
 
 class RankMajor(_Exchanged):
-    """A row for each (token, rank), with ids and weights: the experts' forward spreads it over its experts, and adds.
+    """Sends a row for each (token, rank), with top-k ids and weights. The forward of the experts applies the experts of
+    the rank to the row and adds their weighted outputs.
 
-    An id of no expert of this rank is num_local_experts, with weight 0, which transformers' experts skip.
+    An entry for an expert of another rank has the id num_local_experts and weight 0, which transformers' experts skip.
     """
 
     def move(self, hidden_states, top_k_index, top_k_weights):
