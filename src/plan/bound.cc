@@ -1,4 +1,4 @@
-// Bounds and sums of a schedule; see schedule.h.
+// Computes the bounds and sums of a schedule; see schedule.h.
 #include <algorithm>
 #include <limits>
 
@@ -8,7 +8,7 @@ namespace ferry::internal {
 
 namespace {
 
-// The time that the bytes of a task take while no other task moves.
+// The time that the bytes of a task take if no other task moves bytes.
 double alone_us(const Schedule& schedule, const Task& task) {
   double most = 0;
   for (const Use& use : task.uses) {
@@ -56,7 +56,7 @@ std::vector<double> resource_us(const Schedule& schedule) {
   return us;
 }
 
-// A resource is idle until the first of its tasks can start.
+// The time of the busiest resource. A resource is idle until the first of its tasks can start.
 double busiest_us(const Schedule& schedule) {
   const std::vector<Interval> ways = earliest(schedule);
   const std::vector<double> work = resource_us(schedule);

@@ -15,17 +15,19 @@ namespace ferry::internal {
 
 namespace {
 
-// A hop of the tree of a source.
+// A hop in the tree of a source.
 struct TreeHop {
   Hop hop;
-  int node = 0;     // of the forest
-  int parent = -1;  // the earlier hop that brought these tokens; -1: own tokens
+  int node = 0;  // the index of its node in the forest
+  // The index of the earlier hop that brought these tokens. -1: they are tokens of the source
+  // itself.
+  int parent = -1;
   Weight weight = {};
-  std::int64_t count = 1;  // of equal hops
+  std::int64_t count = 1;  // number of equal hops
 };
 
-// Parents come before children: layer by layer, and in a layer hops over inner links first, which
-// is the order in which Graph::ways finds them.
+// Lists the hops of a source, parents before children. The order is layer by layer, and in a layer
+// hops over inner links come first. This is the order in which Graph::ways finds them.
 std::vector<TreeHop> hops_of(const Graph& graph, const WeighedForest& weighed, std::size_t index) {
   const Forest& forest = *weighed.forest;
   std::vector<int> inwards(graph.num_kinds());
@@ -58,7 +60,7 @@ bool is_equal(const TreeHop& hop, const TreeHop& other) {
          near(hop.weight.bytes[kCombine], other.weight.bytes[kCombine]);
 }
 
-// Merges hops to ranks that look equal from the source. `equal` becomes false where such hops
+// Merges the hops to ranks that look equal from the source. Sets `equal` to false if such hops
 // differ.
 std::vector<TreeHop> merged(const Classes& classes, int source, const std::vector<TreeHop>& hops,
                             bool& equal) {
@@ -109,7 +111,7 @@ class Builder {
   }
 
  private:
-  // The first rank of each class represents the class.
+  // Adds the hops of the first rank of each class, which represents the class.
   void add_over_links(SchedulePair& pair) {
     const Classes& classes = input_.classes;
     for (int i = 0; i < classes.count(); ++i) {
@@ -150,7 +152,8 @@ class Builder {
     std::tie(pair.received_bytes, pair.staged_bytes) = tree.memory();
   }
 
-  // `after`: earlier tasks. Returns -1, and adds no task, for a hop without bytes.
+  // Adds the task of a hop, which waits for the earlier tasks `after`. A hop without bytes adds no
+  // task and returns -1.
   int add(const TreeHop& hop, Half half, std::int64_t ranks, std::vector<int> after) {
     const double bytes = hop.weight.bytes[half];
     if (bytes <= 0) return -1;
@@ -184,7 +187,8 @@ class Builder {
     }
   }
 
-  // A rank receives bytes for its own experts, and bytes that it passes on, which are staged.
+  // Counts the bytes that a rank receives. Bytes for its own experts are received; bytes that it
+  // passes on are staged.
   void count_memory(const Forest& forest, const std::vector<TreeHop>& hops, std::int64_t ranks) {
     received_.resize(input_.classes.count());
     staged_.resize(input_.classes.count());

@@ -1,4 +1,4 @@
-// Build: the schedules of a strategy on a machine.
+// Builds the schedules of a strategy on a machine.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,9 @@
 namespace ferry::internal {
 
 // Makes one task for the equal hops of each class of ranks, from the first rank of the class.
-// `forests`: one for each path of the strategy, with these ranks as sources. On a machine without
-// links of its own `forests` is empty, and the tree is walked with `copies`.
+// `forests` has one forest for each path of the strategy, with these first ranks as sources. On a
+// machine without links of its own, `forests` is empty, and the hops come from a walk down the tree
+// with `copies`.
 SchedulePair build(const BuildInput& input, TokenCopies copies,
                    const std::vector<WeighedForest>& forests);
 

@@ -18,8 +18,8 @@ std::size_t count_different(Colours colours) {
   return std::unique(colours.begin(), colours.end()) - colours.begin();
 }
 
-// Adds to the sum of each rank a hash of the colours in its group. `salt` differs for each
-// grouping.
+// Adds to the sum of each rank a hash of the colours in its group. Each grouping has another
+// `salt`.
 void add_groups(const std::vector<int>& group_of, const Colours& colours, std::uint64_t salt,
                 Colours& sums) {
   Colours met(1 + std::ranges::max(group_of));
@@ -47,7 +47,8 @@ Classes from_colours(const Colours& colours) {
   return classes;
 }
 
-// A hash of the ways of a rank: for each rank that it sees, the link and the rank before it.
+// A hash of the ways from one rank. For each rank that it sees, the hash includes the link of the
+// last hop and the rank before it.
 std::uint64_t seen_ways(const Graph& graph, const Classes& classes, int source,
                         const Graph::WayRule& rule) {
   const Graph::Ways ways = graph.ways(source, rule);
@@ -82,7 +83,8 @@ Classes find_classes(const Graph& graph, const RankTraits& traits) {
   if (!graph.even()) return each_alone(graph.num_ranks());
   auto views = std::make_shared<Views>(graph, traits);
   Classes classes = from_colours(views->colours());
-  // In a tree the position of a rank in its group decides which ranks it serves.
+  // In a tree, the position of a rank in its group decides which ranks it serves. So ranks of one
+  // class would differ.
   if (graph.num_kinds() == 0 && classes.count() > 1) return each_alone(graph.num_ranks());
   if (!classes.each_alone()) classes.views = std::move(views);
   return classes;
@@ -90,7 +92,8 @@ Classes find_classes(const Graph& graph, const RankTraits& traits) {
 
 bool have_equal_ways(const Graph& graph, const Classes& classes, const Graph::WayRule& rule) {
   if (classes.each_alone()) return true;
-  std::map<int, std::uint64_t> ways_of;  // classes
+  // Classes: the hash for the class's first rank that is looked at.
+  std::map<int, std::uint64_t> ways_of;
   const auto same = [&](int rank) {
     const std::uint64_t ways = seen_ways(graph, classes, rank, rule);
     return ways_of.try_emplace(classes.of[rank], ways).first->second == ways;
@@ -113,8 +116,8 @@ Views::Views(const Graph& graph, RankTraits traits) : graph_(graph), traits_(std
 const Colours& Views::from(int rank) {
   const auto [found, is_new] = from_.try_emplace(rank, traits_.colours);
   if (is_new) {
-    // refine() would find the distances too, but in a ring it needs as many rounds as there are
-    // ranks.
+    // refine() alone would find the distances, too. But in a ring it would need as many rounds as
+    // there are ranks.
     const Graph::Ways ways = graph_.ways(rank, {.closed = std::vector<bool>(graph_.num_kinds())});
     for (int other = 0; other < graph_.num_ranks(); ++other)
       found->second[other] += mixed(ways.reached[other].depth);
@@ -123,7 +126,7 @@ const Colours& Views::from(int rank) {
   return found->second;
 }
 
-// Repeats until ranks of equal colours have neighbours of equal colours.
+// Refines the colours until ranks of equal colours have neighbours of equal colours.
 void Views::refine(Colours& colours) const {
   for (std::size_t before = 0, now = 1; now > before;) {
     before = now;

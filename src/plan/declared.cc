@@ -14,8 +14,8 @@ namespace ferry::internal {
 
 namespace {
 
-// Links, ports and engines without a rate limit nothing. Only a line with a source may omit the
-// rate.
+// Checks that each link, port and engine has a rate, since without a rate it limits nothing. Only a
+// line with a source may omit the rate.
 void check_rates(const Machine& machine) {
   const auto check = [](const char* what, const auto& named, bool has_rate) {
     if (!has_rate && named.source.empty())
@@ -30,7 +30,7 @@ void check_rates(const Machine& machine) {
   for (const Machine::Engine& engine : machine.engines) check("engine", engine, engine.gb_s > 0);
 }
 
-// Names are unique, and the ports of links and the levels of ports exist.
+// Checks that names are unique, and that the ports of links and the levels of ports exist.
 void check_names(const Machine& machine) {
   std::map<std::string, int> lines;  // [names]: the line that defines it
   const auto name = [&](const auto& named) {
@@ -55,7 +55,7 @@ void check_names(const Machine& machine) {
   }
 }
 
-// A port that no link names and an engine without a use would limit nothing.
+// Refuses a port that no link names and an engine without a use, since they would limit nothing.
 void check_uses(const Machine& machine) {
   for (const Machine::Port& port : machine.ports) {
     if (std::ranges::count(machine.links, port.name, &Machine::Link::port) == 0)
@@ -79,7 +79,8 @@ bool carries_bytes(const std::vector<Prediction>& predictions, const std::string
   });
 }
 
-// The properties of levels. Links between ranks replace latencies and mates, not rates.
+// Notes the properties of levels that have no effect. Links between ranks replace the latencies and
+// mates of levels, but not their rates.
 void add_levels(const Machine& machine, const std::vector<Prediction>& predictions,
                 std::vector<std::string>& notes) {
   for (int i = 0; i < machine.tree.num_levels(); ++i) {
@@ -98,7 +99,7 @@ void add_levels(const Machine& machine, const std::vector<Prediction>& predictio
   }
 }
 
-// The properties of a host that have an effect only beside others.
+// Notes the properties of a host that have no effect without others that the machine lacks.
 void add_host(const Machine& machine, std::vector<std::string>& notes) {
   const Machine::Host& host = machine.host;
   const auto add = [&](const char* what, const char* why) {

@@ -1,5 +1,4 @@
-// The names, rates and uses that a machine declares: what is wrong in them, and which of them no
-// strategy uses.
+// Checks the names, rates and uses that a machine declares, and finds those that no strategy uses.
 #pragma once
 
 #include <string>
@@ -9,12 +8,12 @@
 
 namespace ferry::internal {
 
-// Throws for a name that is used twice or does not exist, a rate that is missing, and a port or an
+// Throws for a name that is used twice or does not exist, for a missing rate, and for a port or an
 // engine that nothing uses. The error names the line.
 void check_declared(const Machine& machine);
 
-// One note for each thing that no byte of these predictions uses. `used_links`: [links of the
-// machine].
+// Returns a note for each declared property over which these predictions send no bytes.
+// `used_links` is [links of the machine].
 std::vector<std::string> unused_notes(const Machine& machine, const std::vector<bool>& used_links,
                                       const std::vector<Prediction>& predictions);
 

@@ -52,7 +52,8 @@ void Draws::multiply_by_expert(Sums& sums, double odds) const {
   for (int n = top_k_; n > 0; --n) sums[n] += sums[n - 1] * odds;
 }
 
-// Each share needs the sums of all other experts: those before the expert times those after it.
+// The share of an expert needs the sums over all other experts. They are the product of the sums
+// before the expert and the sums after it.
 std::vector<double> Draws::drawn(const std::vector<double>& odds) const {
   Sums sums(top_k_ + 1);
   sums[0] = 1;

@@ -1,4 +1,5 @@
-// Fluid simulation: rates by progressive filling, time from event to event; see schedule.h.
+// Simulates a schedule as a fluid. Rates come from progressive filling, and time advances from
+// event to event; see schedule.h.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -12,17 +13,18 @@ namespace ferry::internal {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Rates and times that differ by less are equal: the order of summands rounds them differently.
+// Rates and times that differ by less are equal, because the order of summands changes their
+// rounding.
 constexpr double kEqual = 1e-12;
 
-// All rates rise together until a resource is full. The rates of the tasks on that resource are
-// then final, and the others rise further.
+// Finds the rates of active tasks. All rates rise together until a resource is full. The rates of
+// the tasks on that resource are then final, and the other rates rise further.
 class Filling {
  public:
   explicit Filling(const Schedule& schedule)
       : schedule_(schedule), shared_(schedule.resources.size()) {}
 
-  // [active]
+  // Returns the rates, [active].
   std::vector<double> run(const std::vector<int>& active) {
     std::vector<double> rates(active.size(), kNever);
     used_.clear();
@@ -34,7 +36,7 @@ class Filling {
     while (!next.empty()) {
       const auto [share, resource] = next.top();
       next.pop();
-      // A share only grows as other rates become final, so the share in the queue may be too low.
+      // A share grows when other rates become final, so the share in the queue may be too low.
       const double now = shared_[resource].share();
       if (now == kNever) continue;
       if (now > share) {
@@ -53,8 +55,8 @@ class Filling {
   // A resource that active tasks use.
   struct Shared {
     std::vector<int> tasks;  // indices into `active`
-    int rising = 0;          // number of uses by tasks whose rates still rise
-    double weight = 0;       // of these uses
+    int rising = 0;          // the number of uses by tasks whose rates still rise
+    double weight = 0;       // the sum of the weights of these uses
     double remaining = 0;
 
     double share() const {
@@ -188,9 +190,9 @@ class Simulation {
 
   const Schedule& schedule_;
   Filling filling_;
-  std::vector<double> remaining_;            // [tasks]: bytes
-  std::vector<double> starts_;               // [tasks]: the latest lower bound that is known
-  std::vector<int> waits_;                   // [tasks]: predecessors that have not ended
+  std::vector<double> remaining_;  // [tasks]: bytes that have not moved
+  std::vector<double> starts_;     // [tasks]: the latest lower bound that is known
+  std::vector<int> waits_;         // [tasks]: the number of predecessors that have not ended
   std::vector<std::vector<int>> followers_;  // [tasks]
   std::vector<int> pending_, active_, done_;
   std::vector<double> rates_;  // [active]

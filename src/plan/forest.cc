@@ -12,12 +12,12 @@ namespace ferry::internal {
 
 namespace {
 
-// The most ranks behind all nodes together: 512 ranks in a ring have as many.
+// The limit for the sum of Node::num_behind. A ring of 512 ranks reaches it.
 constexpr std::int64_t kMostBehind = std::int64_t{1} << 26;
 
 }  // namespace
 
-// The tree of one source, while it is made.
+// The tree of one source during its construction.
 struct Forest::Tree {
   std::vector<int> node, first_child, next_sibling;  // [ranks]; -1: none
   std::vector<std::uint64_t> key;  // [ranks]: a hash of the children, in any order
@@ -37,7 +37,7 @@ Forest::Forest(const Graph& graph, const Routing& routing, std::vector<int> sour
   set_wanted(routing);
 }
 
-// Makes nodes from the last hops to the first.
+// Makes the nodes of a tree, from the last hops to the first.
 void Forest::add_tree(int source, const Graph::WayRule& rule, Tree& tree) {
   const Graph::Ways ways = graph_.ways(source, rule);
   std::ranges::fill(tree.first_child, -1);
@@ -61,7 +61,7 @@ void Forest::add_tree(int source, const Graph::WayRule& rule, Tree& tree) {
   first_.push_back(roots_.size());
 }
 
-// Nodes are equal if their rank, link and children are. A hash of 64 bits is compared.
+// Finds the node with this rank, link and children. Children are compared by a hash of 64 bits.
 int& Forest::find(int rank, int kind, const Tree& tree) {
   const std::size_t own = std::size_t(rank) * graph_.num_kinds() + kind;
   if (tree.first_child[rank] < 0) return last_hops_[own];

@@ -1,6 +1,6 @@
 // Forest: the links over which the tokens of some sources reach the ranks that want them. Each
-// source has a tree of shortest ways; combine takes the same ways back. Equal subtrees are stored
-// once, so that millions of hops are a few ten thousand nodes.
+// source has a tree of shortest ways; a combine takes the same ways back. Equal subtrees are stored
+// once, so that millions of hops need only some ten thousand nodes.
 #pragma once
 
 #include <array>
@@ -23,27 +23,30 @@ class Forest {
   struct Node {
     int to = 0, kind = 0;
     std::vector<int> children = {};
-    double sources = 0;        // the number of sources that have this node in their trees
-    double start_us = 0;       // dispatch: the earliest time at which its first byte can move
-    double last_start_us = 0;  // over all sources, the latest such time
-    std::uint32_t levels = 0;  // bit i: the first hop of a source with Graph::outermost_parted() i
-    std::int64_t num_behind = 1;  // ranks: the receiver of this hop and those of the hops behind
-    Routing::Wanted wanted = {};  // by these ranks
+    double sources = 0;  // the number of sources that have this node in their trees
+    double start_us =
+        0;  // dispatch: the earliest time at which the first byte of this hop can move
+    double last_start_us = 0;  // the latest such time over all sources
+    // Bit i is set if a source uses this node as a first hop and Graph::outermost_parted() of its
+    // two ends is i.
+    std::uint32_t levels = 0;
+    std::int64_t num_behind = 1;  // the number of ranks that this hop and the hops behind it reach
+    Routing::Wanted wanted = {};  // the demand of these ranks
   };
 
-  // Throws where the trees have too few equal subtrees.
+  // Throws if the trees have too few equal subtrees, so that the forest would be too large.
   Forest(const Graph& graph, const Routing& routing, std::vector<int> sources,
          const Graph::WayRule& rule);
 
   const std::vector<int>& sources() const noexcept { return sources_; }
 
-  // Children before parents.
+  // The nodes, children before their parents.
   const std::vector<Node>& nodes() const noexcept { return nodes_; }
-  // The first hops of sources()[index].
+  // The first hops from sources()[index].
   std::span<const int> of(std::size_t index) const {
     return {roots_.data() + first_[index], roots_.data() + first_[index + 1]};
   }
-  // The nodes with children whose receiver is `rank`.
+  // The nodes that have children and whose receiver is `rank`.
   const std::vector<int>& passing_on(int rank) const { return passing_on_[rank]; }
 
  private:
@@ -58,26 +61,27 @@ class Forest {
   const Graph& graph_;
   const std::vector<int> sources_;
   std::vector<Node> nodes_;
-  std::vector<std::uint64_t> keys_;  // [nodes]: any numbers that differ
+  std::vector<std::uint64_t> keys_;  // [nodes]: a different number for each node
   std::vector<int> roots_;
-  std::vector<std::size_t> first_ = {0};  // [sources + 1]: into roots_
+  std::vector<std::size_t> first_ = {0};  // [sources + 1]: indices into roots_
   std::vector<std::vector<int>> passing_on_;
-  std::vector<int> last_hops_;                    // [ranks, kinds]: the nodes without children
-  std::unordered_map<std::uint64_t, int> known_;  // the nodes with children, by their keys
-  std::int64_t num_behind_ = 0;                   // of all nodes
+  std::vector<int> last_hops_;                    // [ranks, kinds]: the nodes that have no children
+  std::unordered_map<std::uint64_t, int> known_;  // the nodes that have children, by their keys
+  std::int64_t num_behind_ = 0;                   // the sum of Node::num_behind
 };
 
-// The load of one source on the hop of a node. Combine takes the hop in the other direction.
+// The load of one source on the hop of a node. A combine takes the hop in the other direction.
 struct Weight {
   std::array<double, 2> bytes = {};  // [halves]
-  double combine_start_us = 0;       // when the first byte of its combine can move
+  double combine_start_us = 0;       // the earliest time at which its first byte can move
 };
-// A forest with the loads of a strategy.
+// A forest with the loads of one strategy.
 struct WeighedForest {
   const Forest* forest = nullptr;
   std::vector<Weight> weights = {};  // [nodes]
 };
-// `share`: of the tokens of a source, for the path of this forest.
+// Computes the loads of a forest. `share` is the share of a source's tokens that take the path of
+// this forest.
 WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& traffic,
                     TokenCopies copies, double share);
 

@@ -96,7 +96,7 @@ Graph::Graph(const Machine& machine)
   for (std::size_t i = 0; i < machine.links.size(); ++i) add_parts(static_cast<int>(i));
   inwards_.resize(kinds_.size());
   std::iota(inwards_.begin(), inwards_.end(), 0);
-  // Inside a group other links come before those that also lead out of it.
+  // Inside a group, other links come before links that also lead out of the group.
   std::ranges::stable_sort(
       inwards_, {}, [&](int kind) { return std::pair(kinds_[kind].outermost, !is_part(kind)); });
   if (num_kinds() > 0) check_connected();
@@ -169,7 +169,7 @@ void Graph::make_joined(const Machine::Link& link, Kind& kind) const {
         kind.next[ranks[i]] = ranks[(i + 1) % size];
         if (size > 2 || i == 0) join(link, kind, ranks[i], ranks[(i + 1) % size]);
       }
-      // In one order for all ranks, so that ranks of a ring are of one class.
+      // All ranks have one order, so that the ranks of a ring are of one class.
       for (const int rank : ranks)
         if (kind.joined[rank].front() != kind.next[rank]) std::ranges::reverse(kind.joined[rank]);
     } else {
@@ -197,9 +197,10 @@ int Graph::turn(int from, int to, int kind) const {
   return next.empty() || next[from] == to ? 0 : 1;
 }
 
-// Layer by layer. If hops over several kinds lead to a rank, the innermost is taken, so that a rank
-// that received a copy passes it on in its group. With rule.last each kind is walked from the last
-// rank to the first, and what it found is turned round for the next layer.
+// Finds the ways layer by layer. If hops over several kinds lead to a rank, the innermost kind is
+// taken, so that a rank that received a copy passes it on in its group. With rule.last each kind is
+// searched from the last rank to the first, and the ranks that it found are reversed for the next
+// layer.
 Graph::Ways Graph::ways(int source, const WayRule& rule) const {
   Ways ways{
       .reached = std::vector<Reached>(num_ranks(), Reached{.from = -1, .kind = -1, .depth = -1}),
@@ -222,8 +223,8 @@ Graph::Ways Graph::ways(int source, const WayRule& rule) const {
   return ways;
 }
 
-// Adds the neighbours that were not reached before. A clique is visited once, as all of its ranks
-// are reached then.
+// Adds the neighbours that were not reached before. A clique is searched once, because after that
+// all of its ranks are reached.
 void Graph::reach_from(int from, int kind, bool last, std::vector<bool>& seen, Ways& ways) const {
   const Kind& made = kinds_[kind];
   const Reached next{.from = from, .kind = kind, .depth = ways.reached[from].depth + 1};
@@ -244,7 +245,8 @@ void Graph::reach_from(int from, int kind, bool last, std::vector<bool>& seen, W
 }
 
 int Graph::look_step() const noexcept {
-  constexpr std::int64_t kLooks = 1 << 18;  // ranks that look times ranks that are seen
+  // The limit for ranks that are checked times ranks that are seen.
+  constexpr std::int64_t kLooks = 1 << 18;
   return static_cast<int>(
       std::max<std::int64_t>(1, std::int64_t{num_ranks()} * num_ranks() / kLooks));
 }

@@ -1,4 +1,4 @@
-// The parts of meshes: Graph::add_parts and what chooses between a mesh and its parts.
+// Makes the parts of meshes (Graph::add_parts), and chooses between a mesh and its parts.
 #include <algorithm>
 #include <utility>
 
@@ -18,9 +18,9 @@ std::vector<bool> Graph::closed_per_group() const {
   return closed;
 }
 
-// The levels, outermost first, whose groups a mesh enters and leaves over something that the ranks
-// of a group share: a port or the links of the level. Also levels whose groups are joined by other
-// links inside, over which a rank can pass a token on.
+// The levels whose groups a mesh enters and leaves over a resource that the ranks of a group share:
+// a port or the links of the level. It also includes levels inside whose groups other links join
+// the ranks, so that a rank can pass a token on. The outermost level comes first.
 std::vector<int> Graph::entered_levels(int kind) const {
   const Machine::Link& link = machine_.links[kind];
   std::vector<int> entered_levels;
@@ -60,9 +60,9 @@ void Graph::add_parts(int kind) {
   add(std::move(inside));
 }
 
-// Joins ranks at the same position of groups of a level, inside each group of level `outer`. In
-// groups of different sizes a position counts modulo the size of the other group, as mates do in a
-// tree.
+// Joins ranks at the same position of groups of a level, inside each group of level `outer`. If
+// groups have different sizes, the position is taken modulo the size of the other group, as for
+// mates in a tree.
 Graph::Kind Graph::mates(int outer, int level) const {
   Kind kind;
   const std::vector<std::vector<int>> inner = groups_of(tree(), level);

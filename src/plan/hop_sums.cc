@@ -43,7 +43,7 @@ HopSums::HopSums(const BuildInput& input, Resources& resources,
 double HopSums::received_bytes() const { return std::ranges::max(received_); }
 double HopSums::staged_bytes() const { return std::ranges::max(staged_); }
 
-// Adds the hops that a rank sends as a source, and those that pass on.
+// Adds the hops on which a rank sends its own tokens, and those on which it passes tokens on.
 void HopSums::cross(int from) {
   for (int way = 0; way < std::ssize(forests_); ++way) {
     const Forest& forest = *forests_[way].forest;

@@ -14,7 +14,7 @@ std::vector<int>& at_level(std::vector<std::pair<int, std::vector<int>>>& levels
 
 }  // namespace
 
-// Parents first in dispatch, children first in combine.
+// Adds the tasks of a forest: parents first in a dispatch, children first in a combine.
 void HopWays::add(const WeighedForest& forest) {
   forest_ = &forest;
   const int count = static_cast<int>(forest.forest->nodes().size());

@@ -1,5 +1,5 @@
 // HopWays: the hops of forests as tasks that wait for each other. All hops to one node of a forest
-// over equal passages are one task. The tasks give the longest way of bytes, but no loads.
+// with equal passages are one task. The tasks give the longest way of bytes, but no loads.
 #pragma once
 
 #include <utility>
@@ -12,8 +12,8 @@ namespace ferry::internal {
 
 class HopWays {
  public:
-  // The resources that hops use, one for all equal ones. `passages`: [passages], without the link.
-  // `links`: [kinds of links]; -1: no resource.
+  // The resources that hops use. Equal resources are one. `passages` is [passages] and leaves out
+  // the link. `links` is [kinds of links], and -1 means that there is no resource.
   struct HopUses {
     const std::vector<std::vector<Use>>& passages;
     const std::vector<int>& links;
@@ -24,7 +24,7 @@ class HopWays {
   void add(const WeighedForest& forest);
 
   const std::vector<Task>& tasks() const noexcept { return tasks_; }
-  // [tasks]: Resources::index().
+  // [tasks]: the passage of each task, as Resources::index() numbers it.
   const std::vector<std::size_t>& passages() const noexcept { return passages_; }
 
  private:
@@ -43,9 +43,11 @@ class HopWays {
   const HopUses uses_;
   const Half half_;
   const WeighedForest* forest_ = nullptr;
-  // [nodes]. Dispatch: the tasks that bring the bytes of a node; combine: its tasks that pass on.
+  // [nodes]. In a dispatch: the tasks that bring the bytes of a node. In a combine: the tasks with
+  // which a node passes bytes on.
   std::vector<Levels> passed_;
-  std::vector<std::vector<int>> before_;  // [nodes]. Combine: the tasks of the hops behind
+  // [nodes]. In a combine: the tasks of the hops behind a node.
+  std::vector<std::vector<int>> before_;
   std::vector<Task> tasks_;
   std::vector<std::size_t> passages_;
 };

@@ -1,4 +1,4 @@
-// LineReader: a line of a machine's text, read word by word. Error messages name the line's number.
+// LineReader: reads a line of a machine's text word by word. Error messages name the line's number.
 #pragma once
 
 #include <optional>
@@ -19,22 +19,24 @@ class LineReader {
   [[noreturn]] void refuse(const std::string& what) const;
 
   int number() const { return number_; }
-  std::size_t read() const { return next_; }  // words
+  std::size_t read() const { return next_; }  // the number of words that were read
   bool done() const { return next_ == words_.size(); }
   std::string_view word(const char* what);
   bool take(std::string_view word);
   std::string rest();
 
   int integer(std::string_view text) const;
-  // 12.5 for "12.5GB/s" with unit "GB/s"; nullopt if the text has another unit.
+  // Reads a number with a unit: 12.5 for "12.5GB/s" with unit "GB/s". nullopt if the text has
+  // another unit.
   std::optional<double> quantity(std::string_view text, std::string_view unit) const;
   double required(std::string_view text, std::string_view unit) const;
-  // In GB/s.
+  // Reads a rate in GB/s.
   std::optional<double> rate(std::string_view text) const;
   double required_rate(std::string_view text) const;
-  // The rest of the line. A rate or a time in it is refused where none stands before.
+  // Reads the rest of the line, which is the source of the values before it. Refuses a rate or a
+  // time in it if the line had none before.
   std::string source(bool has_rate, bool has_time);
-  // Throws if the field was set before.
+  // Sets a field. Throws if it was set before.
   void set(double& field, double value, std::string_view unit) const;
 
  private:

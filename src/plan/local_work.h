@@ -1,4 +1,4 @@
-// LocalWork: the tasks of ranks and nodes that reorder and copy rows.
+// LocalWork: the tasks with which ranks and nodes reorder and copy rows.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ class LocalWork {
  public:
   LocalWork(const BuildInput& input, Resources& resources) : input_(input), resources_(resources) {}
 
-  // The reorder of a rank's tokens, or of the rows of its experts, for `ranks` equal ranks. Returns
-  // the task; -1 where the machine has no engine that reorders.
+  // Adds the task that reorders a rank's tokens, or the rows of its experts, for `ranks` equal
+  // ranks. Returns the task, or -1 if the machine has no engine that reorders.
   int reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
   int reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
 
-  // The copies of rows: the processors of a node write every row, and read it again.
+  // Adds the copies of rows: the processors of a node write every row, and read it again.
   void copy_rows(MergedTasks& dispatch, MergedTasks& combine);
 
  private:
   struct RowSet {
-    double tokens;  // once for each rank that receives them
+    double tokens;  // a token counts once for each rank that receives it
     double bytes;
   };
   void copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,

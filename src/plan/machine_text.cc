@@ -23,7 +23,8 @@ using internal::WordList;
 
 constexpr std::string_view kBlanks = " \t\r";
 
-WordList split_lines(std::string_view text) {  // empty lines too, as they have numbers
+// Splits a text into lines. Empty lines are kept, because error messages count lines.
+WordList split_lines(std::string_view text) {
   WordList lines;
   while (!text.empty()) {
     const std::size_t length = std::min(text.find('\n'), text.size());
@@ -136,7 +137,7 @@ Machine::Engine read_engine(LineReader& line) {
   return engine;
 }
 
-// "dispatch 1.5us 20ns 60GB/s 18GB/s"
+// Reads "dispatch 1.5us 20ns 60GB/s 18GB/s".
 Machine::Copying read_copying(LineReader& line) {
   Machine::Copying cost;
   cost.rank_us = line.required(line.word("the time of a rank"), "us");

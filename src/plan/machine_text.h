@@ -1,4 +1,5 @@
-// Machines as numbered lines of text; error messages name the line. docs/plan.md has the grammar.
+// Reads machines from numbered lines of text. Error messages name the line. docs/plan.md has the
+// grammar.
 #pragma once
 
 #include <array>
@@ -14,15 +15,15 @@ namespace ferry::internal {
 // The names of Machine::Shape, in the order of its values.
 inline constexpr std::array kShapeNames = {"mesh", "ring", "pairs", "index", "xor"};
 
-// Some editors begin a file of UTF-8 with it.
+// Some editors write this mark at the begin of a file in UTF-8.
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 struct MachineLine {
-  int number;  // from 1, in the text of the user; 0: not written by the user
+  int number;  // the line in the text of the user, from 1; 0: the user did not write it
   std::string_view text;
 };
 
-// Machine::parse for lines that may come from another format. Presets are not accepted.
+// Reads the lines of a machine, which may have been converted from another format. Refuses presets.
 Machine parse_lines(std::span<const MachineLine> lines);
 
 }  // namespace ferry::internal

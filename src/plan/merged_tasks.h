@@ -1,5 +1,5 @@
-// MergedTasks: the tasks of one direction of an exchange. Tasks that differ only in their ranks
-// become one.
+// MergedTasks: the tasks of one direction of an exchange. Tasks that differ only in their ranks are
+// merged into one.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ namespace ferry::internal {
 
 class MergedTasks {
  public:
-  // Adds a task of each of `ranks` equal ranks. Returns its index.
+  // Adds one task for `ranks` equal ranks. Returns its index.
   int add(Task task, std::int64_t ranks);
-  // Returns false if a class has resources that are not equally loaded.
+  // Moves the tasks to `schedule`. Returns false if a class has resources that are not equally
+  // loaded.
   bool finish(const std::vector<Resource>& resources, Schedule& schedule);
 
  private:

@@ -1,4 +1,4 @@
-// Models of the field, from their published configurations.
+// Lists models with their published configurations.
 #include <fmt/format.h>
 
 #include <algorithm>

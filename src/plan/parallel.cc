@@ -14,15 +14,17 @@ namespace ferry::internal {
 
 namespace {
 
-// The most ranks of a machine whose gather is computed; a larger machine is cut to fewer groups.
+// The limit for ranks of a machine whose gather is computed. A larger machine is reduced to fewer
+// groups.
 constexpr int kMostGathering = 512;
 
-// The bytes of the results of a rank's tokens, as combine writes them.
+// The bytes of the results of a rank's tokens, as a combine writes them.
 double result_bytes(const Traffic& traffic) {
   return static_cast<double>(traffic.tokens) * traffic.result_bytes;
 }
 
-// Ranks whose groups differ at a level exchange their rows over its links.
+// The steps of a gather: ranks whose groups differ at a level exchange their rows over the links of
+// that level.
 std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
   const Topology& tree = input.graph.tree();
   std::vector<TreeStep> steps;
@@ -46,7 +48,8 @@ std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
   return steps;
 }
 
-// All neighbours gather equally, so the first groups of a large machine represent all groups.
+// The machine for which the gather is computed. All neighbours gather in the same way, so the first
+// groups of a large machine represent all of its groups.
 Machine gathering(const BuildInput& input, int tp) {
   const Machine& machine = input.graph.machine();
   const int ranks = input.graph.num_ranks();
@@ -56,14 +59,15 @@ Machine gathering(const BuildInput& input, int tp) {
   return machine.resized(part);
 }
 
-// A part of the bytes that each rank sends to its neighbours, and the ways of that part.
+// A part of the bytes that each rank sends to its neighbours, with the rule for the ways of that
+// part.
 struct GatherPart {
   int tp;
   double bytes;
   Graph::WayRule rule;
 };
 
-// The ranks on a way pass the bytes on.
+// Adds the tasks of one part. The ranks on a way pass the bytes on.
 void add_gather_part(const Graph& graph, const GatherPart& part, Resources& resources,
                      MergedTasks& tasks) {
   const auto& [tp, bytes, rule] = part;

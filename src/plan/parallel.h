@@ -1,4 +1,4 @@
-// Parallel: the forward step of a model with tensor and pipeline parallel ranks, and with pairs of
+// Computes the forward step of a model with tensor and pipeline parallel ranks, and with pairs of
 // micro-batches.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace ferry::internal {
 
-// The traffic where each of `tp` neighbours sends its share of their tokens.
+// The traffic of a rank, if each of `tp` neighbours sends its share of their tokens.
 Traffic share_of_tp(Traffic traffic, int tp);
 
-// The gather after a combine: each rank receives the results of the tokens that its neighbours
-// sent.
+// The gather after a combine. In it, each rank receives the results of the tokens that its
+// neighbours sent.
 struct Gather {
   double bytes = 0, us = 0;  // for each rank
 };

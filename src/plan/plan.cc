@@ -1,4 +1,4 @@
-// plan(): the bytes, memory, bounds and times of every strategy of a machine.
+// plan(): computes the bytes, memory, bounds and times of every strategy of a machine.
 #include "ferry/plan.h"
 
 #include <fmt/format.h>
@@ -56,10 +56,11 @@ class Planner {
   }
 
   const PlanOptions& options() const { return options_; }
-  std::int64_t tokens() const { return traffic_.tokens; }  // of each rank, of its share with TP
+  std::int64_t tokens() const { return traffic_.tokens; }  // of one rank; with TP, of its share
   const Graph& graph() const { return graph_; }
   const Classes& used_classes() const { return classes_; }
-  // Links without a rate whose port only what leaves a group crosses, and which have links inside.
+  // The links without a rate whose port limits only bytes that leave a group, and which also join
+  // ranks inside a group. Bytes inside the group are then unlimited.
   std::vector<std::string> unlimited_inside() const {
     std::vector<std::string> names;
     const std::vector<bool> used = used_kinds();
@@ -70,7 +71,7 @@ class Planner {
     }
     return names;
   }
-  // [links of the machine]: whether a strategy that was predicted sends over them.
+  // [links of the machine]: whether a predicted strategy sends over them.
   std::vector<bool> used_links() const {
     const std::vector<bool> kinds = used_kinds();
     std::vector<bool> used(graph_.machine().links.size());
@@ -80,7 +81,7 @@ class Planner {
   }
 
  private:
-  // [kinds of links]: whether a strategy that was predicted sends over them.
+  // [kinds of links]: whether a predicted strategy sends over them.
   std::vector<bool> used_kinds() const {
     std::vector<bool> used(graph_.num_kinds());
     for (const auto& [path, forest] : forests_)
@@ -92,7 +93,8 @@ class Planner {
     if (!by_classes || (is_tree() && !routing_.uniform()))
       return internal::each_alone(graph_.num_ranks());
     Classes classes = internal::find_classes(graph_, routing_.traits());
-    // Each class sends to ranks of all classes.
+    // The number of tasks grows with the square of the classes, because each class sends to ranks
+    // of all classes.
     const std::size_t count = classes.count();
     if (count * count > internal::kMostTasks) return internal::each_alone(graph_.num_ranks());
     return classes;
@@ -108,7 +110,8 @@ class Planner {
   }
   internal::BuildInput input() const { return input(classes_); }
 
-  // nullopt if the tasks are too many. If the ranks of a class differ, every rank becomes a class.
+  // Builds the schedules of a strategy. Returns nullopt if they have too many tasks. If the ranks
+  // of a class differ, every rank becomes a class.
   std::optional<SchedulePair> build(const Strategy& strategy) {
     if (is_tree()) return internal::build(input(), strategy.copies, {});
     if (!classes_.each_alone()) {
@@ -130,7 +133,7 @@ class Planner {
     return internal::build_summed(input(alone), forests(strategy, alone));
   }
 
-  // A forest is made once for all strategies that take its path.
+  // The forests of a strategy. A forest is made once for all strategies that take its path.
   std::vector<internal::WeighedForest> forests(const Strategy& strategy, const Classes& classes) {
     std::vector<internal::WeighedForest> weighed;
     for (const internal::TokenPath& path : strategy.paths) {
@@ -156,7 +159,7 @@ class Planner {
   const internal::Traffic traffic_;
   const internal::Routing routing_;
   Classes classes_;
-  // By the sources and by the ways that are taken.
+  // The forests by their sources and their rule for ways.
   std::map<std::pair<std::vector<int>, Graph::WayRule>, Forest> forests_;
   const internal::Gather gather_;
 };
@@ -216,7 +219,7 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
   return notes;
 }
 
-// The memory of a rank, as an exchange takes it.
+// The memory of a rank for an exchange.
 WindowBytes window_of(const Planner& planner, const Workload& workload,
                       std::vector<std::string>& notes) try {
   ExchangeConfig config = workload.exchange;

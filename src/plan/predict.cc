@@ -62,7 +62,7 @@ double end_us(const SchedulePair& pair, int chunks) {
          bound_us(pair.combine, pair.ways, &HopSchedules::combine);
 }
 
-// Multiplies the rates of a kind of resource by `factor`, in all schedules.
+// Multiplies the rates of one kind of resource by `factor` in all schedules of the pair.
 void scale_rates(SchedulePair& pair, int kind, double factor) {
   const auto scale = [&](Schedule& schedule) {
     for (Resource& resource : schedule.resources)

@@ -1,4 +1,4 @@
-// Predict: the bytes, memory, bounds and times of the schedules of a strategy.
+// Predicts the bytes, memory, bounds and times of a strategy from its schedules.
 #pragma once
 
 #include <string>
@@ -9,10 +9,11 @@
 
 namespace ferry::internal {
 
-// The most tasks, or pieces of tasks, of a dispatch or a combine that are simulated.
+// The limit for the tasks, or pieces of tasks, of a dispatch or a combine that is simulated.
 constexpr std::size_t kMostTasks = 20000;
 
-// Fills all members except Prediction::step. Schedules without ways have at most kMostTasks tasks.
+// Fills all members except Prediction::step. A pair without `ways` has at most kMostTasks tasks per
+// schedule.
 Prediction predict(const std::string& strategy, const SchedulePair& pair,
                    const PlanOptions& options);
 

@@ -21,13 +21,13 @@ struct Option {
 
 struct MachinePreset {
   std::string_view name, what;
-  int most;               // groups of the outermost level
-  std::string_view text;  // {}: the number of these groups
+  int most;               // the most groups of the outermost level
+  std::string_view text;  // the text of the machine, in which {} is the number of these groups
   Option option = {};
 };
 
-// Rates and wiring as public descriptions state them, or fitted to published times (docs/plan.md).
-// A rate that no description states is absent, and limits nothing.
+// The rates and the wiring are from public descriptions, or fitted to published times
+// (docs/plan.md). A rate that no description gives is absent, and limits nothing.
 constexpr std::array<MachinePreset, 5> kPresets = {{
     {.name = "ubbv2",
      .what = "N nodes of eight cards in two virtual nodes of four; no switch inside",
@@ -74,7 +74,7 @@ constexpr std::array<MachinePreset, 5> kPresets = {{
   throw Error(Code::kInvalidArgument, fmt::format("machine '{}': {}", text, what));
 }
 
-// Applies "ib=15GB/s" to the line of the link or port 'ib'.
+// Sets the rate in the line of a link or port: "ib=15GB/s" changes the line of 'ib'.
 void set_rate(std::string_view all, std::string_view name, std::string_view rate,
               std::string& text) {
   if (rate.empty())

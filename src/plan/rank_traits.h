@@ -1,4 +1,4 @@
-// RankTraits: the properties of ranks, as numbers that are equal for equal ranks.
+// RankTraits: the properties of ranks as numbers. Ranks with equal properties have equal numbers.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace ferry::internal {
 
-// One number for each rank.
+// A number for each rank.
 using Colours = std::vector<std::uint64_t>;
 
 struct RankTraits {

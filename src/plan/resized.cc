@@ -1,4 +1,4 @@
-// Machine::resized: the same kind of machine with more or fewer ranks.
+// Machine::resized: makes a machine of the same kind with more or fewer ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,15 +14,15 @@ namespace ferry {
 
 namespace {
 
-// The size of the groups whose positions a link names; 0: there is no such level.
+// The size of the groups whose positions a link names. 0 if the level does not exist.
 int group_size(const Topology& tree, const Machine::Link& link) {
   if (link.level.empty()) return tree.num_ranks();
   const int level = tree.find_level(link.level);
   return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
 }
 
-// Removes the pairs of which one end is not in `part`, the first ranks of `whole`, and the ports of
-// removed links.
+// Removes the pairs that have an end outside of `part`, which is the first ranks of `whole`.
+// Removes the ports of removed links, too.
 void remove_cut_links(const Machine& whole, Machine& part) {
   for (Machine::Link& link : part.links) {
     const int size = group_size(part.tree, link), before = group_size(whole.tree, link);
@@ -46,7 +46,7 @@ void remove_cut_links(const Machine& whole, Machine& part) {
 
 }  // namespace
 
-// Takes as many groups of the outermost level as hold the ranks, or the first ranks of one group.
+// Takes as many groups of the outermost level as the ranks need, or the first ranks of one group.
 Machine Machine::resized(int num_ranks) const {
   const auto refuse = [&](const std::string& why) {
     throw Error(Code::kInvalidArgument,

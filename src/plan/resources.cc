@@ -8,8 +8,8 @@ namespace ferry::internal {
 
 namespace {
 
-// The rate for messages of this size: interpolated between the points of a curve, and constant
-// beyond its first and last point.
+// The rate for messages of this size. It is interpolated between the points of a curve, and
+// constant outside of them.
 double rate_at(const std::vector<std::array<double, 2>>& curve, double bytes) {
   if (bytes <= curve.front()[0]) return curve.front()[1];
   for (std::size_t i = 1; i < curve.size(); ++i) {
@@ -130,8 +130,9 @@ void Resources::add_receiver(int rank, const Passage& passage, std::vector<Use>&
   add_levels(rank, passage.outermost, false, uses);
 }
 
-// A message between two ranks of a group does not cross the port of the group, unless all links of
-// this kind are inside such groups, which then share the port as a switch.
+// Adds the port of a passage. A message between two ranks of a group does not cross the port of the
+// group, with one exception: if all links of this kind are inside such groups, the group shares the
+// port as a switch.
 void Resources::add_port(int rank, const Passage& passage, bool out, std::vector<Use>& uses) {
   const std::vector<Machine::Port>& ports = graph_.machine().ports;
   const int outermost_of_link = graph_.outermost(graph_.link_index(passage.kind));
@@ -148,7 +149,7 @@ void Resources::add_port(int rank, const Passage& passage, bool out, std::vector
   }
 }
 
-// The links of the groups of the tree, which also limit hops over links between ranks.
+// Adds the links of the groups of the tree, which also limit hops over links between ranks.
 void Resources::add_levels(int rank, int outermost, bool out, std::vector<Use>& uses) {
   const Topology& tree = graph_.tree();
   for (int level = outermost; level < tree.num_levels(); ++level) {

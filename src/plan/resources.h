@@ -1,5 +1,5 @@
 // Resources: the links, ports, levels, engines and processors of a machine that hops use. The equal
-// resources of a class of ranks are one.
+// resources of a class of ranks are one resource.
 #pragma once
 
 #include <compare>
@@ -16,30 +16,32 @@ namespace ferry::internal {
 
 constexpr double kBytesPerUs = 1e3;  // 1 GB/s
 
-// A message over a link of a kind: tokens of the sender itself, or tokens that it passes on.
+// A message over a link of a kind. `own` says whether the sender is the source of its tokens; else
+// it passes them on.
 struct Hop {
   int from = 0, to = 0;
   int kind = 0;
   bool own = true;
 };
 
-// Ranks that share processors, and the number of equal nodes that they represent.
+// The ranks that share processors. `count` is the number of equal nodes that this one represents.
 struct Node {
   std::vector<int> ranks;
   std::int64_t count = 1;
 };
 std::vector<Node> nodes_of(const Graph& graph, const Classes& classes);
 
-// The resources of a machine. Each is made at its first use.
+// The resources of a machine. A resource is made when it is first used.
 class Resources {
  public:
   Resources(const Graph& graph, const Classes& classes, double row_bytes, int chunks);
 
-  // The uses of a message over a hop, in dispatch or in combine, where it goes back. A resource
-  // that is used twice is in the list twice.
+  // The uses of a message over a hop in a dispatch, or back over it in a combine. A resource that
+  // is used twice is in the list twice.
   std::vector<Use> of(const Hop& hop, bool combine, double bytes);
-  // The kind of link of a hop, whether the sender is the source of the tokens, and the outermost
-  // level at which the two ends are in different groups.
+  // The properties of a hop that decide which resources it uses: the kind of its link, whether the
+  // sender is the source of the tokens, and the outermost level at which its ends are in different
+  // groups.
   struct Passage {
     int kind = 0;
     bool own = true;
@@ -48,27 +50,28 @@ class Resources {
   std::size_t num_passages() const;
   std::size_t index(const Passage& passage) const;
   Passage passage(std::size_t index) const;
-  // Add the uses of of() at one end, without the link.
+  // Add the uses at one end of a hop, without the link. of() returns both ends and the link.
   void add_sender(int rank, const Passage& passage, std::vector<Use>& uses);
   void add_receiver(int rank, const Passage& passage, std::vector<Use>& uses);
-  // The link itself; nullopt where only its port has a rate. link_cost(): Use::cost of a message.
+  // The load of the link itself, or nullopt if only its port has a rate. link_cost() is the
+  // Use::cost of a message.
   std::optional<LoadKind> link_load(int kind) const;
   double link_cost(int kind, double bytes) const;
-  // The engines of a rank that reorder rows.
+  // The uses of a rank's engines that reorder rows.
   std::vector<Use> reordering(int rank);
-  // The processors of a rank's node.
+  // The use of the processors of a rank's node.
   Use host(int rank, double us_per_byte);
   // Adds a resource with `instances` equally loaded instances.
   int add(const LoadKind& kind, std::int64_t instances);
-  // Returns an index into kinds().
+  // Adds a kind of load and returns its index in kinds().
   int add_kind(const LoadKind& kind);
 
   const std::vector<Resource>& list() const noexcept { return list_; }
   const std::vector<LoadKind>& kinds() const noexcept { return kinds_; }
 
  private:
-  // The sort and index of a resource, the class of its end or part, its direction, and the view of
-  // the other end.
+  // Identifies a resource: its sort and index, the class of its rank or part (`a`), its direction,
+  // and the number with which the other end is seen.
   enum class What { kLink, kPort, kLevel, kEngine, kIssue, kHost };
   struct Key {
     What what;
@@ -82,12 +85,13 @@ class Resources {
   void add_levels(int rank, int outermost, bool out, std::vector<Use>& uses);
   int find(const Key& key, const LoadKind& kind);
   std::int64_t instances(const Key& key) const;
-  // The level of which each group has one. -1: each rank has a port of its own; all ranks share
-  // processors.
+  // The level whose groups each have one port, or one set of processors. -1 means one port for each
+  // rank, but one set of processors for all ranks.
   int port_level(const Machine::Port& port) const;
   int host_level() const;
 
-  // Parts of the machine. Two parts are equal if the lowest classes of their ranks are.
+  // A division of the machine into parts. Two parts are equal if the lowest classes of their ranks
+  // are equal.
   struct Parts {
     std::vector<int> class_of;            // [ranks]: the class of the part of each rank
     std::vector<std::int64_t> num_equal;  // [classes]: number of parts

@@ -41,7 +41,7 @@ Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
     kind_ = Kind::kLimited;
 }
 
-// Each expert is chosen in proportion to its load, at most once by a token.
+// Reads the loads. A token chooses an expert in proportion to its load, and at most once.
 void Routing::read_loads(const std::vector<double>& loads) {
   if (std::ssize(loads) != experts_)
     refuse(fmt::format("{} loads for {} experts", loads.size(), experts_));
@@ -80,8 +80,8 @@ void Routing::read_ids(const std::vector<int>& ids) {
   }
 }
 
-// Ranks are equal if they have equally many experts, with equal loads, and these are in equal
-// groups of experts. No two ranks of a trace are equal.
+// Two ranks are equal if they have equally many experts, with equal loads, in equal groups of
+// experts. In a trace no two ranks are equal.
 RankTraits Routing::traits() const {
   RankTraits traits{.colours = {rank_experts_.begin(), rank_experts_.end()}, .groups = {}};
   const int group_size = experts_ / groups_;
@@ -155,11 +155,12 @@ std::vector<bool> Routing::experts_in(const Ranks& ranks) const {
   return in;
 }
 
-// Sums over every choice of M groups, by the number of experts of the set in these groups.
+// The share of tokens without an expert on these ranks. It sums over all choices of M groups, by
+// the number of the ranks' experts in these groups.
 double Routing::missed_limited(const Ranks& ranks) const {
   const std::vector<bool> in = experts_in(ranks);
   const int group_size = experts_ / groups_;
-  // ways[m][n]: the share of all choices of m groups that have n experts of the set.
+  // ^ways[m][n] is the share of all choices of m groups in which n experts of the set are.
   std::vector<std::vector<double>> ways(groups_chosen_ + 1, std::vector<double>(ranks.experts + 1));
   ways[0][0] = 1;
   for (int group = 0; group < groups_; ++group) {

@@ -1,6 +1,6 @@
 // Routing: the share of a rank's tokens that chose an expert on a set of ranks. It is exact for
-// uniform and group-limited choices and for a trace. For loads, a token draws K different experts
-// otherwise independently, with odds (draws.h) that give each expert its load.
+// uniform and group-limited choices and for a trace. With loads, a token draws K different experts
+// that are otherwise independent, with odds (draws.h) that give each expert its load.
 #pragma once
 
 #include <map>
@@ -16,16 +16,16 @@ namespace ferry::internal {
 
 class Routing {
  public:
-  // Throws for loads or ids that do not match the experts.
+  // Throws if the loads or ids do not fit the experts.
   Routing(const Workload& workload, const std::vector<int>& rank_experts);
 
   // A set of ranks, with the number of their experts.
   struct Ranks {
     int experts = 0;
-    std::vector<int> list = {};  // empty where only their number counts
+    std::vector<int> list = {};  // empty if only the number of experts matters
   };
-  // Per token: the share of tokens with an expert on some ranks, the sum of that share over each
-  // rank alone, and the pairs of rows().
+  // Values per token: the share of tokens with an expert on any of some ranks, the sum of this
+  // share over each rank alone, and the number of rows().
   struct Wanted {
     double touched = 0, touched_alone = 0, rows = 0;
   };
@@ -34,11 +34,12 @@ class Routing {
 
   // The share of all tokens that have at least one expert on these ranks.
   double touched(const Ranks& ranks) const;
-  // (token, expert) pairs on these ranks, per token.
+  // The number of (token, expert) pairs on these ranks, per token.
   double rows(const Ranks& ranks) const;
-  // The same for the walk down a tree. The result refers to this object.
+  // The demand for the walk down a tree. The result refers to this object.
   Demand demand() const;
-  // Equally many tokens chose an expert on ranks with equal traits, and on sets of such ranks.
+  // The traits of the ranks. Equally many tokens chose an expert on ranks with equal traits, and on
+  // sets of such ranks.
   RankTraits traits() const;
   // Whether ranks with equally many experts receive equally many tokens.
   bool uniform() const noexcept { return kind_ == Kind::kUniform; }
@@ -59,8 +60,8 @@ class Routing {
   std::vector<double> shares_;             // kLoads, kIds: [experts]
   std::optional<Draws> draws_;             // kLoads
   std::vector<int> ids_;                   // kIds: [tokens, K]
-  mutable std::map<std::vector<int>, double>
-      known_;  // touched(), by the number of experts or by ranks
+  // Known results of touched(), by the number of experts or by the ranks.
+  mutable std::map<std::vector<int>, double> known_;
 };
 
 }  // namespace ferry::internal

@@ -1,6 +1,6 @@
 // Schedule: tasks on resources, and the functions that compute its bytes, bounds and simulated
-// time. A task represents `count` equal tasks of different ranks; its uses are of one instance of
-// each resource.
+// time. A task represents `count` equal tasks of different ranks. Its uses are those of one
+// instance of each resource.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace ferry::internal {
 
-// One direction of a link or port, an engine, the memory of a host. `instances` are equally loaded.
+// One direction of a link or port, an engine, or the memory of a host. All `instances` have equal
+// loads.
 struct Resource {
   int kind = 0;         // an index into SchedulePair::kinds
   double capacity = 0;  // bytes/us; 0: unknown, which limits nothing
@@ -19,7 +20,7 @@ struct Resource {
   double us_per_byte() const noexcept { return capacity > 0 ? 1 / capacity : 0; }
 };
 
-// A set of resources with one name, such as all links of a kind. Resource::kind is an index.
+// A set of resources with one name, such as all links of a kind. Resource::kind is its index.
 struct LoadKind {
   std::string name;
   double gb_s = 0;
@@ -28,8 +29,9 @@ struct LoadKind {
 
 struct Use {
   int resource = 0;
-  double share = 1;  // bytes on one instance by all `count` tasks, as a share of the bytes of one
-  double cost = 1;   // capacity for each byte; above 1 for messages that move below the full rate
+  // The bytes of all `count` tasks on one instance, as a multiple of the bytes of one task.
+  double share = 1;
+  double cost = 1;  // capacity for each byte; above 1 for messages that cannot use the full rate
 };
 
 struct Task {
@@ -37,66 +39,72 @@ struct Task {
   double bytes = 0;
   double latency_us = 0;  // from the end of the last predecessor to the first byte
   std::vector<Use> uses = {};
-  std::vector<int> after = {};  // earlier tasks
-  int previous = -1;            // an earlier task that must end first; no latency follows it
-  bool streamed = true;         // a chunk waits for the same chunk of predecessors; else for all
+  std::vector<int> after = {};  // the indices of earlier tasks
+  // An earlier task that must end first. This task can start at that moment, without the latency.
+  int previous = -1;
+  // If true, a chunk waits for the same chunk of each predecessor; if false, for all chunks.
+  bool streamed = true;
   std::int64_t count = 1;
 };
 
 struct Schedule {
   std::vector<Resource> resources;
-  std::vector<Task> tasks;  // predecessors first
+  std::vector<Task> tasks;  // predecessors come first
 };
 
-// The tasks of hops that wait for each other, of a dispatch and its combine.
+// The tasks of hops that wait for each other, for a dispatch and its combine.
 struct HopSchedules {
   Schedule dispatch, combine;  // their uses do not add up to loads
-  double at_most_us = 0;       // upper bound of both
+  double at_most_us = 0;       // an upper bound for dispatch plus combine
 };
 
 // A dispatch and its combine.
 struct SchedulePair {
   Schedule dispatch, combine;
   std::vector<LoadKind> kinds;
-  double received_bytes = 0, staged_bytes = 0;  // of the rank with the most
-  bool classes_hold = true;  // the ranks of each class are equal; if false, the schedules are wrong
-  // Set where hops are too many for a task each. The tasks above are then sums over hops, without
-  // their order; the tasks of `ways` are hops that wait for each other. Nothing is simulated.
+  double received_bytes = 0, staged_bytes = 0;  // the maximum over ranks
+  // Whether the ranks of each class are equal. If not, the schedules are wrong.
+  bool classes_hold = true;
+  // Set if there are too many hops for a task each. The tasks of `dispatch` and `combine` are then
+  // sums over hops, without an order, and the tasks of `ways` are hops that wait for each other.
+  // Such a pair is not simulated.
   std::optional<HopSchedules> ways = {};
 };
 
-// Cuts every task into `chunks` pieces, one after the other. A piece of a streamed task waits for
+// Cuts every task into `chunks` pieces that follow each other. A piece of a streamed task waits for
 // the same piece of its predecessors.
 Schedule cut(const Schedule& schedule, int chunks);
 
 // [resources]: the bytes on one instance.
 std::vector<double> resource_bytes(const Schedule& schedule);
-// [resources]: the time of one instance for its bytes.
+// [resources]: the time that one instance needs for its bytes.
 std::vector<double> resource_us(const Schedule& schedule);
 
 struct Interval {
   double start_us = 0, end_us = 0;
 };
-// [tasks]: the earliest times at which the first byte can move and the last byte has arrived.
+// [tasks]: the earliest times at which the first byte of a task can move and its last byte has
+// arrived.
 std::vector<Interval> earliest(const Schedule& schedule);
 
-// Lower bounds for any order and any number of chunks: by the busiest resource, by the longest way
-// of bytes through tasks that wait for each other, and the larger of the two.
+// Lower bounds for any order and any number of chunks. busiest_us() is the time of the busiest
+// resource. longest_way_us() is the longest way of bytes through tasks that wait for each other.
+// bound_us() is the larger of the two.
 double busiest_us(const Schedule& schedule);
 double longest_way_us(const Schedule& schedule);
 double bound_us(const Schedule& schedule);
 
 struct Timeline {
   double end_us = 0;
-  std::vector<Interval> tasks;  // [tasks]: while its bytes move
+  std::vector<Interval> tasks;  // [tasks]: the time during which its bytes move
 };
 
-// A fluid simulation: tasks share resources max-min fairly, and rates change when a task starts or
-// ends. Equal schedules have bit-identical results.
+// Simulates the schedule as a fluid: tasks share resources max-min fairly, and rates change when a
+// task starts or ends. Equal schedules have bit-identical results.
 Timeline simulate(const Schedule& schedule);
 
-// Max-min fair rates of some tasks, in bytes/us: no rate can grow unless one that is not larger
-// shrinks. Infinite where nothing limits a task.
+// The max-min fair rates of the active tasks, in bytes/us. A rate can grow only if another rate
+// that is not larger shrinks. Infinite for a task that nothing limits.
 std::vector<double> fair_rates(const Schedule& schedule, const std::vector<int>& active);
 
 }  // namespace ferry::internal

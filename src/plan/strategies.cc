@@ -9,7 +9,7 @@ namespace ferry::internal {
 
 namespace {
 
-// The rate of one link, or of its port if that is lower.
+// The rate of one link, or that of its port if it is lower.
 double rate_of(const Graph& graph, int kind) {
   const Machine::Link& link = graph.link(kind);
   double rate = link.gb_s;
@@ -19,7 +19,8 @@ double rate_of(const Graph& graph, int kind) {
   return rate;
 }
 
-// Open kinds of links between the outermost groups that each lead to every rank without the others.
+// The kinds of links between the outermost groups that are not closed and lead to every rank
+// without the others.
 std::vector<int> kinds_out(const Graph& graph, const std::vector<bool>& closed) {
   const int outermost = graph.outermost(graph.kinds_inwards().front());
   std::vector<int> outermost_kinds, kinds;
@@ -34,7 +35,8 @@ std::vector<int> kinds_out(const Graph& graph, const std::vector<bool>& closed) 
   return kinds;
 }
 
-// The ways without these kinds of links. Tokens are dealt out where two ways are equally long.
+// The paths without the closed kinds of links. If two ways are equally long, the tokens are divided
+// between them.
 std::vector<TokenPath> paths(const Graph& graph, const std::vector<bool>& closed, double share) {
   std::vector<TokenPath> paths;
   for (const Graph::WayRule& rule : graph.dealt(closed)) paths.push_back({.rule = rule});
@@ -42,14 +44,14 @@ std::vector<TokenPath> paths(const Graph& graph, const std::vector<bool>& closed
   return paths;
 }
 
-// The ways over one of some kinds out.
+// The paths that use only one of `kinds`, all of which lead out of a group.
 std::vector<TokenPath> only(const Graph& graph, int kind, const std::vector<int>& kinds,
                             std::vector<bool> closed, double share) {
   for (const int other : kinds) closed[other] = other != kind;
   return paths(graph, closed, share);
 }
 
-// Splits the tokens in proportion to the rates of the links.
+// Divides the tokens in proportion to the rates of the links.
 std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<bool>& closed) {
   const std::vector<int> kinds = kinds_out(graph, closed);
   double sum = 0;
@@ -64,7 +66,7 @@ std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<bool>
   return split;
 }
 
-// Whether shortest ways take more than one of these kinds of links.
+// Whether the shortest ways take more than one of these kinds of links.
 bool takes_several(const Graph& graph, const std::vector<int>& kinds,
                    const std::vector<bool>& closed) {
   std::vector<bool> taken(graph.num_kinds());

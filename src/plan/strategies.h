@@ -1,4 +1,4 @@
-// Strategies: the kinds of exchange that a machine can run.
+// Strategies: the ways in which a machine can run an exchange.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ferry::internal {
 
-// A share of the tokens, and the ways that these take.
+// A share of the tokens, and the rule for the ways that they take.
 struct TokenPath {
   Graph::WayRule rule;
   double share = 1;

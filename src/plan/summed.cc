@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::array kHalves = {kDispatch, kCombine};
 
-// The tasks of ranks before the first hops and after the last, and the tasks of hosts meanwhile.
+// The tasks of ranks before the first hops and after the last hops, and the tasks of hosts beside
+// the hops.
 struct Local {
   Schedule before, after, beside;
 };
@@ -39,7 +40,7 @@ std::array<Local, 2> local_tasks(const BuildInput& input, Resources& resources) 
   return made;
 }
 
-// The largest sum of latencies of a source's hops that follow each other.
+// The largest sum of latencies on a way of a source, over hops that follow each other.
 double latencies_us(const std::vector<WeighedForest>& forests, Half half, std::size_t source) {
   double longest = 0;
   for (const WeighedForest& one : forests) {
@@ -76,8 +77,8 @@ class SummedBuilder {
   }
 
  private:
-  // Adds resources for the busiest links of each kind. The first has the number of links as
-  // instances.
+  // Adds resources for the busiest links of each kind. The number of instances of the first one is
+  // the number of links.
   void add_links() {
     for (const HopSums::Links& links : sums_.links()) {
       link_ids_.push_back(links.load < 0 ? -1 : static_cast<int>(list_.size()));
@@ -101,7 +102,7 @@ class SummedBuilder {
     add_at_most(half, work, hop_ways);
   }
 
-  // A sum starts when its first byte can move.
+  // Adds a task for each sum. It starts when its first byte can move.
   void add_sums(Half half, Schedule& work) const {
     for (const HopSums::End& end : sums_.ends()) {
       const Sum& sum = end.sums[half];
@@ -120,7 +121,7 @@ class SummedBuilder {
     }
   }
 
-  // `last_us`: the time at which the last of all hops can move its first byte.
+  // Adds the local tasks. `last_us` is the latest time at which a hop can move its first byte.
   void add_local(Half half, double last_us, Schedule& work, Schedule& ways) const {
     const auto [before, after, beside] = local_[half];
     for (std::size_t rank = 0; rank < before.tasks.size(); ++rank) {
@@ -137,8 +138,9 @@ class SummedBuilder {
     }
   }
 
-  // While a task runs, one of its resources is full, and no resource is full for longer than its
-  // work takes. So a way of bytes takes at most its latencies and the work of all resources on it.
+  // Adds an upper bound. While a task runs, one of its resources is full, and no resource is full
+  // for longer than its work takes. So a way of bytes takes at most its latencies and the work of
+  // all resources on it.
   void add_at_most(Half half, const Schedule& work, const HopWays& ways) {
     const std::vector<double> work_us = resource_us(work);
     const auto most_of = [&](const Schedule& schedule) {
@@ -161,7 +163,8 @@ class SummedBuilder {
     at_most_us_ += std::max(most_of(before) + hops_us + most_of(after), most_of(beside));
   }
 
-  // [passages]: the most work of a link, of all resources at a sender, and of those at a receiver.
+  // [passages]: an upper bound for the work on a way through a passage. It is the most work of a
+  // link, plus the most work of all resources at one sender, plus that at one receiver.
   std::vector<double> most_of_passages(Half half, const std::vector<double>& work_us) const {
     std::vector<std::array<double, 2>> ends(resources_.num_passages());
     for (const HopSums::End& end : sums_.ends()) {
@@ -180,10 +183,11 @@ class SummedBuilder {
   const BuildInput& input_;
   const std::vector<WeighedForest>& forests_;
   Resources resources_;
-  const std::array<Local, 2> local_;  // before sums_: its kinds of loads come first in the list
+  // Must come before sums_, since its kinds of loads come first in the list.
+  const std::array<Local, 2> local_;
   const HopSums sums_;
   std::vector<Resource> list_;  // resources_.list() and the links
-  std::vector<int> link_ids_;   // [kinds of links]: the index of the first link in list_
+  std::vector<int> link_ids_;   // [kinds of links]: the index of its first link in list_
   double at_most_us_ = 0;
 };
 

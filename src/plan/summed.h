@@ -1,5 +1,5 @@
-// Summed: the schedules of a strategy where the hops are too many for a task each. Loads, memory
-// and bounds equal those of build() with every rank a class.
+// Builds the schedules of a strategy that has too many hops for a task each. Loads, memory and
+// bounds are those that build() would give with every rank as a class.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,8 @@
 
 namespace ferry::internal {
 
-// `forests`: one for each path of the strategy, with all ranks as sources. Each rank is a class.
+// `forests` has one forest for each path of the strategy, with all ranks as sources. Each rank is a
+// class.
 SchedulePair build_summed(const BuildInput& input, const std::vector<WeighedForest>& forests);
 
 }  // namespace ferry::internal

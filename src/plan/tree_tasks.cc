@@ -36,7 +36,7 @@ void TreeTasks::add_engine(int engine) {
 }
 
 void TreeTasks::add(const LoadKind& kind, const Loads& loads, bool both_directions) {
-  // By bytes, in single precision, so that rounding makes no difference.
+  // Loads are compared in single precision, so that rounding makes no difference.
   std::map<std::vector<float>, std::pair<std::vector<PairBytes>, int>> equal;
   const std::size_t count = loads.empty() ? 0 : loads[0].size();
   for (std::size_t i = 0; i < count; ++i) {
@@ -78,7 +78,7 @@ void TreeTasks::add_processors() {
   }
 }
 
-// The bytes of the busiest rank, for all ranks.
+// Makes the task of a step. It has the bytes of the busiest rank, also for all other ranks.
 Task TreeTasks::task(std::size_t index, double PairBytes::*bytes) const {
   const TreeStep& step = steps_[index];
   Task task{.what = tree_.level(step.level).name + (step.passed_on ? ", passed on" : ""),

@@ -1,5 +1,5 @@
-// TreeTasks: the hops of a tree (tree_walk.h) as tasks. All hops of a step are one task, so the
-// number of tasks does not depend on the number of ranks.
+// TreeTasks: the hops of a tree (tree_walk.h) as tasks. All hops of a step are one task, so that
+// the number of tasks does not depend on the number of ranks.
 #pragma once
 
 #include <utility>
@@ -16,10 +16,12 @@ class TreeTasks {
  public:
   TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources);
 
-  // `first`: the tasks that reorder rows, which the steps wait for. Return the tasks of all steps.
+  // Add the tasks of all steps and return them. The steps wait for the tasks `first`, which reorder
+  // rows.
   std::vector<int> add_dispatch(MergedTasks& tasks, const std::vector<int>& first) const;
   std::vector<int> add_combine(MergedTasks& tasks, const std::vector<int>& first) const;
-  // Bytes of the rank with the most: for its own experts, and passed on.
+  // The bytes that a rank receives for its own experts, and those that it passes on. Each is the
+  // maximum over ranks.
   std::pair<double, double> memory() const;
 
  private:
@@ -27,9 +29,9 @@ class TreeTasks {
 
   void add_level(int level);
   void add_engine(int engine);
-  // Between nodes every byte takes time of the processors at both ends.
+  // Adds the processors. Every byte between nodes takes time of the processors at both ends.
   void add_processors();
-  // Adds a resource for each set of equally loaded links or ranks.
+  // Adds a resource for each set of links or ranks with equal loads.
   void add(const LoadKind& kind, const Loads& loads, bool both_directions);
   Task task(std::size_t step, double PairBytes::*bytes) const;
   std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool combine) const;
@@ -39,7 +41,7 @@ class TreeTasks {
   std::vector<TreeStep> steps_;
   struct StepUse {
     int resource;
-    PairBytes bytes;  // of one instance
+    PairBytes bytes;  // the bytes of one instance
     double instances;
     double cost = 1;
   };
