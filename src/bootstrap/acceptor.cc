@@ -1,5 +1,5 @@
-// Accepts and challenges the connections of any process; a process that is a rank of the group gets
-// its place.
+// Accepts the connections of any process and challenges them. A process that is a rank of the group
+// gets its place.
 #include "bootstrap/acceptor.h"
 
 #include <fcntl.h>
@@ -21,22 +21,22 @@
 namespace ferry::internal {
 namespace {
 
-// After an error, how long to wait for ranks that have not connected yet, so that they receive it
-// too.
+// How long this rank waits after an error for ranks that have not connected yet, so that they
+// receive the error, too.
 constexpr std::chrono::milliseconds kLinger{500};
-// The most connections without a hello, in addition to one per rank: a number, and a share of the
-// descriptors that the process may open. Beyond it the oldest is dropped after kStrangerNs; it can
-// connect again.
+// Limits for connections that have not sent a hello, beyond one for each rank: a number, and a
+// share of the descriptors that the process may open. Beyond the limit the oldest one is dropped
+// after kStrangerNs, and may connect again.
 constexpr std::size_t kMaxStrangers = 64;
 constexpr std::size_t kDescriptorsPerStranger = 8;
 constexpr std::int64_t kStrangerNs = 50'000'000;
 constexpr int kStrangerMs = 10;
 
-// A connection whose process is not known yet. Until then its bytes are not trusted, take no memory
-// and delay no other connection.
+// A connection whose process is not known yet. Until it is known, its bytes are not trusted, take
+// little memory and delay no other connection.
 struct Guest {
   std::unique_ptr<Connection> connection;
-  std::optional<Handshake> handshake;  // between hosts
+  std::optional<Handshake> handshake;  // used between hosts only
   std::int64_t since_ns;
 };
 
@@ -82,13 +82,15 @@ class Acceptor {
   const Deadline deadline_;
   const ParentSocket listener_;
   const std::size_t most_strangers_ = most_strangers();
-  bool no_descriptor_ = false;          // for the next connection, until a stranger is dropped
-  std::vector<ParentSocket> reserved_;  // duplicates of it
+  // Whether the next connection cannot get a descriptor until a stranger is dropped.
+  bool no_descriptor_ = false;
+  std::vector<ParentSocket> reserved_;  // duplicates of the listener, which reserve descriptors
   std::vector<Guest> guests_;
   std::vector<Peer> members_;
-  std::vector<std::unique_ptr<Connection>> misfits_;  // until they have received their error
-  std::string refused_;                               // the last one, on this host
-  int num_failed_ = 0;                                // proofs, between hosts
+  // Connections that stay open until they have received their error.
+  std::vector<std::unique_ptr<Connection>> misfits_;
+  std::string refused_;  // why the last connection was refused, on one host
+  int num_failed_ = 0;   // the number of failed proofs, between hosts
   LocalRanks local_ranks_;
   EndpointCheck check_;
   std::optional<Error> problem_;
@@ -116,7 +118,7 @@ std::vector<Peer> Acceptor::run() {
     watch_local_ranks();
     watch_other_hosts();
     watch_endpoint();
-    if (!problem_) reserve();  // descriptors that a stranger took for a while
+    if (!problem_) reserve();  // gets back descriptors that a stranger took for a while
   }
   if (!problem_ && !absent().empty())
     object(ended(deadline_, roster_.coordinator(),
@@ -129,8 +131,8 @@ std::vector<Peer> Acceptor::run() {
   throw *problem_;
 }
 
-// A descriptor is reserved for each rank that has not come: strangers and the rest of the process
-// cannot take it. False when there are not enough.
+// Reserves a descriptor for each rank that has not connected, so that strangers and the rest of the
+// process cannot take it. Returns false if there are not enough.
 bool Acceptor::reserve() {
   const std::size_t needed = absent().size();
   while (reserved_.size() > needed) reserved_.pop_back();
@@ -188,7 +190,7 @@ void Acceptor::welcome_guest(Descriptor socket) {
 }
 
 void Acceptor::no_descriptors() {
-  reserved_.clear();  // to send the error to those that come
+  reserved_.clear();  // the error is sent over these descriptors to ranks that still connect
   object({Code::kSystem,
           fmt::format("rank {} cannot accept more connections: {} (it needs one descriptor per "
                       "rank: ulimit -n)",
@@ -221,8 +223,8 @@ void Acceptor::read_guests() {
   std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
 }
 
-// Nullopt when the frame is not a hello of a rank of this job. A rank with another protocol of
-// ferry receives its error unsealed, since it could not open it.
+// Returns nullopt if the frame is not a hello of a rank of this job. A rank with another protocol
+// of ferry receives its error unsealed, since it could not open a sealed one.
 std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   if (frame.kind != FrameKind::kHello || frame.call != 0) return std::nullopt;
   if (local()) return decode_hello(frame.payload);
@@ -238,8 +240,8 @@ std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   return hello;
 }
 
-// Groups of one job may meet at one port at the same time; a rank of another group tries again
-// later.
+// Groups of one job may use one port at the same time. A rank of another group is refused here and
+// tries again later.
 void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (local() || hello.address == roster_.self.address) {
     give_place(std::move(connection), hello);
@@ -249,7 +251,8 @@ void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hell
   misfits_.push_back(std::move(connection));
 }
 
-// A rank that does not fit gets its place all the same, so that it counts as come.
+// Gives a rank its place. A rank that does not fit gets its place too, so that it no longer counts
+// as missing.
 void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (is_same_process(hello, roster_.self)) return;  // EndpointCheck
   const int place = hello.rank == roster_.coordinator() ? -1 : roster_.place(hello.rank);
@@ -285,7 +288,8 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
   *member = {std::move(connection), who(hello)};
 }
 
-// Before all have come, a member sends nothing but a failure; its process may end.
+// Looks for failed members. Before all ranks have connected, a member sends only failures, or its
+// process may end.
 void Acceptor::watch_members() {
   for (std::size_t place = 1; place < members_.size(); ++place) {
     const Peer& member = members_[place];
@@ -301,7 +305,7 @@ void Acceptor::watch_members() {
   }
 }
 
-// A rank that ended before it came will not come.
+// Reports a rank of this host that has ended before it connected, since it will not connect.
 void Acceptor::watch_local_ranks() {
   const auto ended = problem_ ? std::nullopt : local_ranks_.ended(absent());
   if (!ended) return;
@@ -315,7 +319,8 @@ void Acceptor::watch_other_hosts() {
   try {
     roster_.outer->look();
   } catch (const Error& error) {
-    // The coordinator of all hosts only knows that this rank did not come to it.
+    // The coordinator of all hosts only knows that this rank did not connect to it. So its error is
+    // replaced by the names of the local ranks that are missing.
     const bool only_late = error.code() == Code::kTimeout && error.culprit() == roster_.self.rank;
     const std::vector<int> awaited = only_late ? absent() : std::vector<int>();
     object(awaited.empty() ? error : Error(error.code(), missing_text() + refused(), awaited[0]));
@@ -327,8 +332,9 @@ void Acceptor::watch_endpoint() {
   if (const auto problem = check_.problem()) object(*problem);
 }
 
-// The first problem counts. It is sent to the connected ranks now, and to ranks that connect within
-// kLinger then; between hosts, only to ranks that have proved that they know the secret.
+// Records the first problem. It is sent to all connected ranks at once, and to ranks that connect
+// within kLinger when they do. Between hosts, only ranks that have proved that they know the secret
+// receive it.
 void Acceptor::object(const Error& problem) {
   if (problem_) return;
   problem_ = problem;
@@ -360,7 +366,7 @@ std::string Acceptor::missing_text() const {
                      roster_.endpoint.advice);
 }
 
-// Why a connection was refused, if any was.
+// Why connections were refused. Empty if none was.
 std::string Acceptor::refused() const {
   if (local()) return refused_.empty() ? "" : "; refused: " + refused_;
   if (num_failed_ == 0) return "";

@@ -1,4 +1,4 @@
-// Checks and texts shared by the rendezvous of threads and of processes.
+// Owns checks and texts that the rendezvous of threads and of processes share.
 #include "bootstrap/agree.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   for (std::size_t first = 0, next = 0; first < ranks.size(); first = next) {
     next = first + 1;
     while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
-    if (next - first <= 2) next = first + 1;  // "4, 5" reads better than "4 to 5"
+    if (next - first <= 2) next = first + 1;  // "4, 5" is shorter than "4 to 5"
     runs.push_back(next - first == 1 ? fmt::format("{}", ranks[first])
                                      : fmt::format("{} to {}", ranks[first], ranks[next - 1]));
   }

@@ -10,40 +10,43 @@
 
 namespace ferry::internal {
 
-// "rank 3", "ranks 1, 4 to 7 and 9"; "no rank" when empty. `ranks` ascend.
+// Lists ranks as in "rank 3" or "ranks 1, 4 to 7 and 9", or as "no rank". `ranks` are in ascending
+// order.
 std::string rank_list(const std::vector<int>& ranks);
 
-// The error that all ranks receive when `rank` gives up with `error` while the `absent` ranks have
-// not come. Where `error` names no culprit, the culprit is the first of them, and the text of
+// The error that all ranks receive if `rank` gives up with `error` while the `absent` ranks have
+// not connected. If `error` names no culprit, the first absent rank is the culprit, and the text of
 // `missing` follows.
 Error given_up(const Error& error, int rank, const std::vector<int>& absent,
                const std::string& missing);
 
-// The error of `rank` when its deadline has ended a wait: `late`, or kInterrupted.
+// The error of `rank` after its deadline has ended a wait: `late`, or kInterrupted.
 Error ended(const Deadline& deadline, int rank, const Error& late);
 
 // Throws Error(kInvalidArgument) unless 0 <= rank < size.
 void check_rank(int rank, int size);
 
-// The node of each rank, numbered from 0 by the lowest rank: ranks of equal keys share one.
+// The node of each rank. Ranks with equal keys are of one node, and nodes are numbered in the order
+// of their lowest ranks.
 std::vector<int> number_nodes(const std::vector<std::string>& keys);
 
 // The number of nodes in `nodes`, which number_nodes() made.
 int num_nodes(const std::vector<int>& nodes) noexcept;
 
-// The 64-bit number in the first 16 hexadecimal digits of the text that `rank` sent. Throws
-// Error(kMismatch) when there is none.
+// Parses the first 16 hexadecimal digits of the text that `rank` sent. Throws Error(kMismatch) if
+// it does not begin with them.
 std::uint64_t number_in(const std::string& text, int rank);
 
-// The process id in the text that `rank` sent. Throws Error(kMismatch) when it is not a positive
-// number: 0 and negative numbers would signal other processes.
+// Parses the process id in the text that `rank` sent. Throws Error(kMismatch) if it is not a
+// positive number, since a signal to 0 or a negative number goes to other processes.
 int pid_in(const std::string& text, int rank);
 
-// `bytes` of all ranks, as text: throws Error(kMismatch) naming two ranks that request different
-// segments.
+// Compares the sizes that the ranks request, as texts. Throws Error(kMismatch) that names two ranks
+// with different sizes.
 void check_same_bytes(const std::vector<std::string>& bytes);
 
-// Each rank's problem, or an empty text: throws Error(kSystem) with the first.
+// Throws Error(kSystem) with the first text that is not empty. There is a text for each rank's
+// problem.
 void check_no_problem(const std::vector<std::string>& problems);
 
 }  // namespace ferry::internal

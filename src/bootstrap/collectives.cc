@@ -1,4 +1,4 @@
-// Collectives are numbered, so that ranks at different ones are found.
+// Numbers the collectives, so that ranks in different collectives are detected.
 #include "bootstrap/collectives.h"
 
 #include "base/bytes.h"

@@ -21,46 +21,46 @@ namespace ferry::internal {
 
 class Collectives;
 
-// The ranks that take part, and where they meet.
+// The ranks that take part in collectives, and the endpoint at which they meet.
 struct Roster {
   Endpoint endpoint;
   Hello self;
-  // Ranks of the group that take part, ascending; the first coordinates. A place is an index of
-  // this vector.
+  // The ranks of the group that take part, in ascending order. The first one coordinates. A place
+  // is an index of this vector.
   std::vector<int> ranks;
-  LocalLaunch launch = {};  // which of them were started on this host
-  // The collectives of all hosts, where these ranks are those of one host: a failure of `outer`
-  // ends the wait of these ranks.
+  LocalLaunch launch = {};  // which of these ranks were started on this host
+  // Set if these ranks are those of one host: the collectives of all hosts. A failure of `outer`
+  // ends the waits of these ranks.
   Collectives* outer = nullptr;
 
   int coordinator() const { return ranks.front(); }
   std::size_t size() const { return ranks.size(); }
-  // -1: `rank` takes no part.
+  // The place of `rank`, or -1 if it takes no part.
   int place(int rank) const {
     const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
     return at != ranks.end() && *at == rank ? static_cast<int>(at - ranks.begin()) : -1;
   }
 };
 
-// The descriptors that the coordinator sends, by place; its own is not sent.
+// The descriptors that the coordinator sends, by place. Its own is not sent.
 using Handouts = std::vector<std::shared_ptr<const Descriptor>>;
 
 class Collectives {
  public:
   virtual ~Collectives() = default;
 
-  // Returns every rank's text, by place. After a failure the ranks are not at the same call any
-  // more, so every later call throws that failure again.
+  // Returns every rank's text, by place. After a failure the ranks may be at different calls, so
+  // every later call throws that failure again.
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline);
 
-  // After an all_gather. The coordinator sends every other place its descriptor, or a frame without
-  // one (empty `handouts`). A member passes no handouts, and returns the descriptor that it
-  // received.
+  // Must follow an all_gather. The coordinator sends its descriptor to every other place, or a
+  // frame without one if `handouts` is empty. A member passes no handouts, and returns the
+  // descriptor that it received.
   std::optional<Descriptor> hand_out(const Handouts& handouts, Deadline deadline);
 
-  // Between two calls: throws Error when one of the ranks was lost or gave up.
+  // To be called between two collectives. Throws Error if one of the ranks was lost or gave up.
   void look();
-  // This rank makes no more calls: `error` is sent to the others at once, and thrown.
+  // Sends `error` to the other ranks at once, and throws it. This rank makes no more calls.
   [[noreturn]] void give_up(const Error& error);
 
  private:
@@ -77,10 +77,10 @@ class Collectives {
   std::optional<Error> failure_;
 };
 
-// Meets the other ranks. Throws Error naming the ranks that did not come, or do not fit.
+// Connects to the other ranks. Throws Error that names the ranks that are missing or do not fit.
 std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline);
 
-// The texts of a kGathered frame: all lengths, then all texts.
+// Packs the texts of a kGathered frame: first all lengths, then all texts.
 std::string pack(const std::vector<std::string>& texts);
 std::vector<std::string> unpack(std::string_view packed, std::size_t size);
 

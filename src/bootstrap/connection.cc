@@ -1,4 +1,5 @@
-// Bytes in and out of one non-blocking socket. No SIGPIPE, no blocking call but poll.
+// Sends and receives the bytes of one non-blocking socket. It raises no SIGPIPE, and only poll
+// blocks.
 #include "bootstrap/connection.h"
 
 #include <fmt/format.h>
@@ -18,23 +19,23 @@
 namespace ferry::internal {
 namespace {
 
-// First bytes of every frame, in every version of ferry; kind, call (32 bits each) and the number
-// of bytes of the payload (64 bits) follow.
+// The first bytes of every frame in every version of ferry. Behind them are kind and call (32 bits
+// each), and the number of bytes of the payload (64 bits).
 constexpr std::string_view kMagic = "ferry/u\n";
 constexpr std::size_t kHeaderBytes = kMagic.size() + 4 + 4 + 8;
 
-// Limits on strangers, which must not make this process allocate.
+// Limits for frames. A stranger must not make this process allocate much memory.
 constexpr std::uint64_t kMaxStrangerPayload = 64 << 10;
 constexpr std::uint64_t kMaxPayload = std::uint64_t{1} << 32;
-constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome, or a failure
+constexpr std::size_t kMaxStrangerFrames = 4;  // a proof, an acceptance and a welcome, or a failure
 
-// How long a rank that gives up sends its error to the others, after its deadline has passed.
+// How long a rank that gives up sends its error to the others after its deadline has passed.
 constexpr std::chrono::milliseconds kFailureTime{500};
 
-// Bytes of a payload in one record.
+// The bytes of a payload that one record seals.
 constexpr std::uint64_t kPieceBytes = 64 << 10;
 constexpr std::size_t kReadBytes = 64 << 10;
-constexpr int kReadsPerTurn = 16;  // then the other connections get a turn
+constexpr int kReadsPerTurn = 16;  // after these, other connections are read
 
 union Control {
   char bytes[CMSG_SPACE(sizeof(int))];
@@ -108,7 +109,8 @@ Error lost(const Connection& connection, int rank, const std::string& who, int h
   return {Code::kPeerLost, what, rank};
 }
 
-// A frame behind the proof that is not sealed was not sent by the other side.
+// Seals all later frames. Bytes that arrived behind the proof before this call are not sealed, so
+// the other side did not send them.
 void Connection::protect(const RecordKeys& keys) {
   FERRY_CHECK(seal_.has_value(), ==, false);
   seal_.emplace(keys.seal, RecordCipher::Use::kSeal);
@@ -161,9 +163,9 @@ void Connection::parse() {
   in_.erase(0, begin);
 }
 
-// Returns the bytes of the header, 0 when it has not come whole.
+// Returns the number of bytes of the header, or 0 if it has not arrived whole.
 std::size_t Connection::parse_header(std::string_view there) {
-  // A wrong first byte is enough to recognise a stranger.
+  // A wrong first byte suffices to recognise a stranger.
   if (!open_ && !there.starts_with(kMagic.substr(0, there.size()))) closed_ = true;
   const std::size_t bytes = kHeaderBytes + (open_ ? RecordCipher::kTagBytes : 0);
   std::string header;
@@ -180,7 +182,7 @@ std::size_t Connection::parse_header(std::string_view there) {
   return bytes;
 }
 
-// Returns the bytes of a piece of the payload, 0 when it has not come whole.
+// Returns the number of bytes of a piece of the payload, or 0 if it has not arrived whole.
 std::size_t Connection::parse_payload(std::string_view there) {
   std::size_t bytes = std::min(coming_->remaining, kPieceBytes);
   const std::size_t tag_bytes = open_ ? RecordCipher::kTagBytes : 0;
@@ -212,8 +214,8 @@ void Connection::flush() {
     if (record_.empty() && out_.front().sealed) seal_next();
     const ssize_t sent = record_.empty() ? send_clear(out_.front()) : send_record();
     if (sent >= 0 || errno == EINTR) continue;
-    // Frames that the other end sent before it closed are still to be read; receive() finds the
-    // end.
+    // The other end has closed. Frames that it sent before are still unread, and receive() finds
+    // the end.
     const bool full = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS;
     if (!full) out_.clear();
     if (!full) record_.clear();
@@ -221,7 +223,8 @@ void Connection::flush() {
   }
 }
 
-// The frame's next piece, the header with the first, so that small frames go as one packet.
+// Seals the next piece of the frame. The header is sealed with the first piece, so that a small
+// frame is one packet.
 void Connection::seal_next() {
   Outgoing& frame = out_.front();
   if (frame.sent == 0) {
@@ -278,7 +281,7 @@ bool service(const std::vector<Connection*>& connections, int wait_ms, int extra
   }
   polled.back() = {extra_fd, POLLIN, 0};
   if (poll(polled.data(), polled.size(), wait_ms) <= 0)
-    return false;  // the time is over, or EINTR: callers test their conditions again
+    return false;  // the time is over, or EINTR; callers test their conditions again
   for (std::size_t i = 0; i < connections.size(); ++i) {
     if (polled[i].revents != 0) connections[i]->advance();
   }

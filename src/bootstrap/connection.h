@@ -1,7 +1,7 @@
-// Connection: framed messages, and sometimes a descriptor, over one socket, without ever blocking.
-// Descriptors go over Unix sockets only: there the kernel identifies the process at the other end,
-// and no other process is in between. Between hosts, frames are sealed once both sides have proved
-// that they know the secret. Callers wait in service().
+// Connection: sends and receives framed messages over one socket, some with a descriptor, without
+// blocking. Descriptors go over Unix sockets only: there the kernel identifies the process at the
+// other end, and no other process can change the bytes. Between hosts, frames are sealed once both
+// sides have proved that they know the secret. Callers wait in service().
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,27 @@
 
 namespace ferry::internal {
 
-// Kinds of frames. Hello and failure keep their form in all versions of ferry, so that an error can
-// name the versions.
+// The kinds of frames. A hello and a failure have the same form in all versions of ferry, so that
+// an error can name the versions.
 enum class FrameKind : std::uint32_t {
-  kHello = 1,      // member: its hello (hello.h); between hosts its share and the sealed hello
-  kFailure = 2,    // either: code, culprit and message; nothing follows
-  kWelcome = 3,    // coordinator: all have come
-  kGather = 4,     // member: its text
-  kGathered = 5,   // coordinator: all texts
-  kSegment = 6,    // coordinator: a segment's descriptor, or none when the payload is empty
-  kChallenge = 7,  // coordinator, between hosts: its share (handshake.h)
-  kProof = 8,      // coordinator, between hosts: its hello, sealed
-  kElsewhere = 9,  // coordinator: another group of the job meets here now; its name
-  kAccepted = 10,  // coordinator: the receiver is a member; others have not come yet
+  kHello = 1,    // from a member: its hello (hello.h); between hosts its share and the sealed hello
+  kFailure = 2,  // from either side: code, culprit and message; it is the last frame
+  kWelcome = 3,  // from the coordinator: all ranks have connected
+  kGather = 4,   // from a member: its text
+  kGathered = 5,   // from the coordinator: all texts
+  kSegment = 6,    // from the coordinator: a segment's descriptor, or none if the payload is empty
+  kChallenge = 7,  // from the coordinator, between hosts: its share (handshake.h)
+  kProof = 8,      // from the coordinator, between hosts: its sealed hello
+  // From the coordinator: the name of another group of the job that uses this port now.
+  kElsewhere = 9,
+  kAccepted = 10,  // from the coordinator: the receiver is a member, but other ranks are missing
 };
 
 struct Frame {
   FrameKind kind;
-  std::uint32_t call;  // number of the collective, equal on all ranks
+  std::uint32_t call;  // the number of the collective, equal on all ranks
   std::string payload;
-  Descriptor passed;  // kSegment
+  Descriptor passed;  // used by kSegment
 };
 
 class Connection {
@@ -48,7 +49,7 @@ class Connection {
 
   const Credentials& credentials() const noexcept { return credentials_; }
 
-  // Queues a frame; many connections may share a payload. service() sends it.
+  // Queues a frame, which service() sends. Many connections may share a payload.
   void send(FrameKind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,
             std::shared_ptr<const Descriptor> passed = nullptr);
   void send(FrameKind kind, std::uint32_t call, std::string payload) {
@@ -56,27 +57,28 @@ class Connection {
   }
   void send_failure(const Error& error);
 
-  // The oldest frame that has arrived whole.
+  // Takes the oldest frame that has arrived whole.
   std::optional<Frame> take();
 
-  // Nothing more comes: the other end has closed, sent bytes that are not a frame, or its bytes
-  // were changed on the way. Frames that came before can still be taken.
+  // True if no more frames arrive: the other end has closed or sent bytes that are not a frame, or
+  // its bytes were changed on the way. Frames that arrived before can still be taken.
   bool closed() const noexcept { return closed_ || tampered_; }
   bool unsent() const noexcept { return !closed_ && !(out_.empty() && record_.empty()); }
 
-  // Between hosts, once the other side has proved that it knows the secret: all frames after this,
-  // both ways, are sealed. A header is one record; pieces of the payload are one record each.
+  // Between hosts, called once the other side has proved that it knows the secret: all later frames
+  // in both directions are sealed. A header is one record, and each piece of the payload is one
+  // record.
   void protect(const RecordKeys& keys);
-  // Bytes came that the other side did not send, or sent in another place.
+  // Whether bytes arrived that the other side did not send, or sent at another place.
   bool tampered() const noexcept { return tampered_; }
 
-  // Called when the kernel or a proof has shown that the other end is a rank. Before it, frames
-  // must be small and few, so that strangers cannot make this process allocate.
+  // Called once the kernel or a proof has shown that the other end is a rank. Before that, frames
+  // must be small and few, so that strangers cannot make this process allocate much memory.
   void trust() noexcept { trusted_ = true; }
 
-  // For service(): -1 when nothing can come or go any more.
+  // The descriptor for service(). -1 if nothing more can be sent or received.
   int poll_fd() const noexcept { return closed() && !unsent() ? -1 : socket_.fd(); }
-  // Receives and sends what is possible without waiting.
+  // Receives and sends as much as is possible without waiting.
   void advance();
 
  private:
@@ -88,10 +90,10 @@ class Connection {
     std::size_t sent;  // bytes of header and payload that are sent, or sealed to be sent
     std::size_t remaining() const noexcept { return header.size() + payload->size() - sent; }
   };
-  // A frame that has not come whole.
+  // A frame that has not arrived whole.
   struct Incoming {
     Frame frame;
-    std::uint64_t remaining;  // bytes of the payload
+    std::uint64_t remaining;  // bytes of the payload that have not arrived
   };
 
   void receive();
@@ -108,35 +110,36 @@ class Connection {
   Credentials credentials_;
   ParentSocket socket_;
   std::deque<Outgoing> out_;
-  std::string record_;  // sealed, not sent yet
+  std::string record_;  // sealed bytes that are not sent yet
   std::string in_;
   std::optional<Incoming> coming_;
   std::deque<Frame> arrived_;
   std::optional<RecordCipher> seal_, open_;
-  Descriptor passed_;  // came with bytes of a frame that is not whole yet
+  Descriptor passed_;  // a descriptor that arrived with bytes of an incomplete frame
   bool trusted_ = false;
-  bool waits_for_keys_ = false;  // what comes next is sealed: it is not read before protect()
+  // The next bytes are sealed, so they are not read before protect().
+  bool waits_for_keys_ = false;
   bool tampered_ = false;
   bool closed_ = false;
 };
 
-// The error of rank `here` when the connection to `rank` (`who`: its process) has closed: "ended or
-// left" and `when`, or that the bytes were changed on the way.
+// The error of rank `here` after the connection to `rank` has closed. It says "ended or left" and
+// `when`, or that the bytes were changed on the way. `who` is the process of `rank`.
 Error lost(const Connection& connection, int rank, const std::string& who, int here,
            const std::string& when);
 
-// A kFailure frame: "<code> <culprit>\n<message>"; an earlier ferry names no culprit.
+// Reads a kFailure frame: "<code> <culprit>\n<message>". Earlier versions of ferry name no culprit.
 Error failure_in(const std::string& payload);
 
-// Waits until one of the connections (null ones are skipped) or `extra_fd` has something to do, at
-// most `wait_ms`, and advances the connections. Frames are then to be taken. True when extra_fd is
-// readable.
+// Waits for at most `wait_ms` until one of the connections or `extra_fd` can be read or written,
+// and advances the connections. Null connections are skipped. Then the caller takes the frames.
+// Returns true if extra_fd is readable.
 bool service(const std::vector<Connection*>& connections, int wait_ms, int extra_fd = -1);
 
-// Sends what is queued. False when the deadline passes before all of it is sent.
+// Sends all queued frames. Returns false if the deadline passes before all of them are sent.
 bool flush_all(const std::vector<Connection*>& connections, Deadline deadline);
 
-// Sends the failure to all connections that take it within half a second.
+// Sends the failure to all connections that accept it within half a second.
 void send_failure_to(const std::vector<Connection*>& connections, const Error& error);
 
 }  // namespace ferry::internal

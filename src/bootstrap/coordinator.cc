@@ -54,7 +54,7 @@ void Coordinator::watch() {
   for (std::size_t place = 1; place < members_.size(); ++place) take_from(place);
 }
 
-// After its text, a member sends nothing in this gather but a failure.
+// Takes a frame of a member. After its text, a member sends only a failure in this gather.
 void Coordinator::take_from(std::size_t place) {
   const Peer& member = members_[place];
   const int rank = ranks_[place];

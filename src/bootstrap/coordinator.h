@@ -1,6 +1,6 @@
 // Coordinator: the side of the lowest rank in every collective of processes. It gathers from all
-// and replies to all, in one thread, blocking on none of them. Owns a connection to each member for
-// the life of the group.
+// members and replies to all, in one thread, and does not block on any of them. It owns a
+// connection to each member for the life of the group.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace ferry::internal {
 
 class Coordinator final : public Collectives {
  public:
-  // Lets the members in. A roster of one needs no endpoint.
+  // Accepts the members. A roster of one rank needs no endpoint.
   Coordinator(const Roster& roster, Deadline deadline);
 
  private:
@@ -26,7 +26,8 @@ class Coordinator final : public Collectives {
     std::vector<bool> came;
   };
 
-  // When a rank is lost, gives up or does not come, all others receive the Error that is thrown.
+  // If a rank is lost, gives up or is missing at the deadline, all others receive the Error that
+  // this throws.
   std::vector<std::string> gather(std::uint32_t call, std::string_view mine,
                                   Deadline deadline) override;
   std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
@@ -34,8 +35,8 @@ class Coordinator final : public Collectives {
   void watch() override;
   [[noreturn]] void fail(const Error& error) override;
 
-  // Sends the same frame to every member, each with its handout if there are any. The next gather
-  // finds a member that is lost meanwhile.
+  // Sends the same frame to every member, each with its handout if there are any. If a member is
+  // lost meanwhile, the next gather finds out.
   void reply(FrameKind kind, std::uint32_t call, std::string payload, const Handouts& handouts,
              Deadline deadline);
   void take_from(std::size_t place);
@@ -45,7 +46,7 @@ class Coordinator final : public Collectives {
   std::vector<int> ranks_where(const Which& which) const;
 
   std::vector<int> ranks_;
-  std::vector<Peer> members_;  // by place; the coordinator's is empty
+  std::vector<Peer> members_;  // by place; the entry of the coordinator is empty
   Gathering gathering_;
 };
 

@@ -1,4 +1,4 @@
-// The two kinds of endpoint.
+// Implements the two kinds of endpoint.
 #include "bootstrap/endpoint.h"
 
 #include <fmt/format.h>
@@ -21,12 +21,14 @@ std::string unix_name(const Endpoint& endpoint) {
   return endpoint.name.substr(1);
 }
 
-// Listens beside a name that a process of another user holds. Members find it by its beginning.
+// Listens at another name if a process of another user holds `name`. Members find that name,
+// because it begins with `name`.
 Descriptor listen_beside(const std::string& name) {
   return listen_at(name + '-' + hex(fresh_nonce()).substr(0, kRandomDigits));
 }
 
-// The listeners of this user beside `name`: another user may have any number of such names.
+// Lists the listeners of this user whose names begin with `name`. Another user may have any number
+// of such names.
 std::vector<std::string> names_beside(const std::string& name) {
   std::vector<std::string> names = abstract_listeners(geteuid());
   std::erase_if(names, [&](const std::string& one) {
@@ -35,7 +37,8 @@ std::vector<std::string> names_beside(const std::string& name) {
   return names;
 }
 
-// A process of another user is not a rank of the group, whatever name it holds.
+// Connects to a listener of this user. A process of another user is not a rank of the group, even
+// if it holds the name.
 Attempt connect_on_host(const std::string& name) {
   Attempt attempt{connect_to(name), "no socket listens there"};
   const auto is_ours = [&] {

@@ -17,12 +17,12 @@ constexpr std::chrono::seconds kReplyWait{3};
 constexpr useconds_t kTurnUs = 100'000;
 constexpr useconds_t kListenPauseUs = 2000;
 
-// What a connection to the endpoint has found.
+// The result of a connection to the endpoint.
 struct Look {
   bool leads_nowhere = false;  // no address, or no listener at any address
   bool is_self = false;
-  std::string why;               // of leads_nowhere
-  std::optional<Error> problem;  // another rank 0 refuses this one
+  std::string why;               // the reason of leads_nowhere
+  std::optional<Error> problem;  // set if another rank 0 refuses this one
 };
 
 std::optional<Frame> next_frame(Connection& connection, Deadline deadline) {
@@ -34,8 +34,8 @@ std::optional<Frame> next_frame(Connection& connection, Deadline deadline) {
   return std::nullopt;
 }
 
-// Sends the hello; between hosts with a proof of the secret. The hello of the process that listens
-// is known between hosts only.
+// Sends the hello, and between hosts a proof of the secret. Returns the hello of the process that
+// listens, which is known between hosts only.
 std::optional<Hello> greet(Connection& connection, const Roster& roster, Deadline deadline) {
   if (roster.endpoint.local()) {
     connection.send(FrameKind::kHello, 0, encode(roster.self));
@@ -68,14 +68,15 @@ Look look_at(const Roster& roster, Deadline deadline) {
   if (look.is_self) return look;
   const std::optional<Frame> reply = next_frame(connection, deadline);
   if (!reply || reply->kind != FrameKind::kFailure) return look;
-  // Where the others have another problem, they end.
+  // If the other group has another problem, it ends by itself.
   const Error failure = failure_in(reply->payload);
   if (failure.code() == Code::kInvalidArgument && failure.culprit() == roster.self.rank)
     look.problem = failure;
   return look;
 }
 
-// Resources that are missing here are those that the owner reports.
+// Looks at the endpoint. Errors here are ignored, because the acceptor finds the same lack of
+// resources and reports it.
 Look try_to_look(const Roster& roster, Deadline deadline) noexcept try {
   return look_at(roster, deadline);
 } catch (const std::exception&) {
@@ -125,7 +126,7 @@ std::optional<Error> EndpointCheck::problem() {
   if (roster_.endpoint.local() || !begin_.passed()) return std::nullopt;
   try {
     if (!thread_.joinable()) thread_ = std::thread([this] { look_until_stopped(); });
-  } catch (const std::system_error&) {  // no thread now: the next call tries again
+  } catch (const std::system_error&) {  // without a thread now, the next call tries again
   }
   const std::lock_guard lock(mutex_);
   return problem_;

@@ -1,5 +1,5 @@
-// Rank 0's looks at its own endpoint, once ranks are late: whether the address leads to itself, and
-// whether another process is rank 0 of the same group.
+// Rank 0 uses this to check its own endpoint if ranks are late: whether the address leads to
+// itself, and whether another process is rank 0 of the same group.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,15 @@
 
 namespace ferry::internal {
 
-// True when both hellos are of one process.
+// Whether both hellos are of one process.
 bool is_same_process(const Hello& a, const Hello& b);
 
-// Waits until the deadline for the listener of an earlier group to close. Throws Error; at once
-// where another rank 0 of this group listens, which then refuses all its ranks.
+// Waits until the deadline for the listener of an earlier group to close. Throws Error. If another
+// rank 0 of this group listens, it throws at once, because that one refuses all ranks of this one.
 Descriptor listen_patiently(const Roster& roster, Deadline deadline);
 
-// Looks at a TCP endpoint while its owner waits for connections; a Unix socket cannot be another's.
+// Checks a TCP endpoint while its owner waits for connections. A Unix socket needs no check, since
+// it cannot belong to another group.
 class EndpointCheck {
  public:
   explicit EndpointCheck(const Roster& roster);
@@ -31,21 +32,22 @@ class EndpointCheck {
   EndpointCheck(const EndpointCheck&) = delete;
   EndpointCheck& operator=(const EndpointCheck&) = delete;
 
-  // Another rank 0, or an address that has not led anywhere for kPatience: a name server or a
-  // service may know a new host only after some seconds. The first call after kAfter starts a
-  // thread that looks.
+  // Returns the problem, if there is one: another rank 0 listens, or the address has led to no
+  // listener for kPatience. A name server or a service may know a new host only after some seconds.
+  // The first call after kAfter starts a thread that checks.
   std::optional<Error> problem();
 
-  // Ranks that are late by kAfter may be at another address, or with another rank 0.
+  // Ranks that are late by kAfter may be using another address, or another rank 0.
   static constexpr std::chrono::seconds kAfter{1}, kPatience{10};
 
  private:
   void look_until_stopped() noexcept;
 
   const Roster roster_;
-  const std::string addresses_;  // of this host
+  const std::string addresses_;  // the addresses of this host
   const Deadline begin_ = Deadline::after(kAfter);
-  std::atomic<bool> stop_ = false;  // relaxed: a hint; join() orders everything else
+  // Relaxed, since it is only a hint; join() orders all other data.
+  std::atomic<bool> stop_ = false;
   const std::function<bool()> stopped_ = [this] { return stop_.load(std::memory_order_relaxed); };
   std::mutex mutex_;
   std::optional<Error> problem_;  // guarded by mutex_

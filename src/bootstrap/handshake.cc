@@ -1,4 +1,4 @@
-// SPAKE2 by libcrypto's points. Random bytes come from the kernel and from libcrypto.
+// Computes SPAKE2 with points of libcrypto. Random bytes come from the kernel and from libcrypto.
 #include "bootstrap/handshake.h"
 
 #include <fmt/format.h>
@@ -29,13 +29,13 @@ using KeyContext = Owned<EVP_PKEY_CTX, EVP_PKEY_CTX_free>;
 
 const EC_GROUP* curve() {
   static const EC_GROUP* const group =
-      checked(EC_GROUP_new_by_curve_name(NID_X9_62_prime256v1));  // for good
+      checked(EC_GROUP_new_by_curve_name(NID_X9_62_prime256v1));  // never freed
   return group;
 }
 
 Point make_point() { return Point(checked(EC_POINT_new(curve()))); }
 
-// Points of RFC 9382, section 6, whose discrete logarithms are not known.
+// Reads a point of RFC 9382, section 6. The discrete logarithms of these points are not known.
 Point constant(const char* digits) {
   Point point = make_point();
   checked(EC_POINT_hex2point(curve(), digits, point.get(), nullptr));
@@ -51,7 +51,7 @@ std::string encoded(const Point& point) {
   return bytes;
 }
 
-// A field of the transcript: its length, then its bytes.
+// Adds a field to the transcript: its length, then its bytes.
 void add(std::string& transcript, std::string_view field) {
   append(transcript, std::uint64_t{field.size()});
   append(transcript, field);
@@ -64,7 +64,7 @@ std::string hmac(std::string_view key, std::string_view text) {
   return mac;
 }
 
-// HKDF (RFC 5869): derives a key for one purpose from the common key of both sides.
+// Derives a key for one purpose from the common key of both sides, with HKDF (RFC 5869).
 std::string derived(const std::string& key, std::string_view purpose) {
   const KeyContext context(checked(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr)));
   std::string made(RecordCipher::kKeyBytes, '\0');
@@ -94,7 +94,7 @@ std::string hex(std::string_view bytes) {
   return text;
 }
 
-// w, w*M and w*N of the RFC.
+// The values w, w*M and w*N of the RFC.
 struct Secret::Blinds {
   Number w;
   Point member, coordinator;

@@ -17,7 +17,7 @@ namespace ferry::internal {
 
 constexpr std::size_t kNonceBytes = 32;
 
-// Random bytes; and bytes as hexadecimal digits.
+// fresh_nonce() returns random bytes, and hex() writes bytes as hexadecimal digits.
 std::string fresh_nonce();
 std::string hex(std::string_view bytes);
 
@@ -25,10 +25,12 @@ std::string hex(std::string_view bytes);
 class Secret {
  public:
   static constexpr std::size_t kLeastBytes = 16;
-  // A random text has more: 16 decimal digits have fewer in 1 of a million texts.
+  // The least number of different characters. A random text has more: only 1 of a million texts of
+  // 16 decimal digits has fewer.
   static constexpr std::size_t kLeastDistinct = 4;
 
-  // Throws Error(kInvalidArgument) when it is too short or too uniform, naming its lengths only.
+  // Throws Error(kInvalidArgument) if the text is too short or too uniform. The error names lengths
+  // only, not the text.
   explicit Secret(const std::string& text);
 
  private:
@@ -37,8 +39,8 @@ class Secret {
   std::shared_ptr<const Blinds> blinds_;
 };
 
-// One side of one connection: each side sends its share, then a sealed text. A text that opens was
-// sent by the other side, on this connection, with knowledge of the secret.
+// One side of one connection. Each side sends its share, then a sealed text. If a text opens, the
+// other side of this connection sent it and knows the secret.
 class Handshake {
  public:
   enum class Side { kCoordinator, kMember };
@@ -50,15 +52,16 @@ class Handshake {
   Handshake& operator=(Handshake&&) noexcept;
 
   const std::string& share() const noexcept { return share_; }
-  // Takes the other side's share; false when it is not valid.
+  // Takes the other side's share. Returns false if the share is not valid.
   bool take_share(std::string_view theirs);
 
   // Called at most once, after take_share().
   std::string seal(std::string_view text) const;
-  // Nullopt when the other side does not know the secret.
+  // Returns nullopt if the other side does not know the secret.
   std::optional<std::string> open(std::string_view sealed) const;
 
-  // The keys of later frames, once open() has shown that the other side has them too.
+  // The keys of later frames. They may be used once open() has shown that the other side has them
+  // too.
   const RecordKeys& record_keys() const noexcept { return record_keys_; }
 
  private:

@@ -1,4 +1,4 @@
-// Making, reading and comparing hellos.
+// Makes, reads and compares hellos.
 #include "bootstrap/hello.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ std::string first_line(const char* path) {
   return std::getline(file, line) ? line : "unknown";
 }
 
-// "0*4,1*4": runs of ranks of one node.
+// Writes runs of ranks of one node, as in "0*4,1*4".
 std::string runs_of(const std::vector<int>& nodes) {
   std::vector<std::string> runs;
   for (std::size_t first = 0, next = 0; first < nodes.size(); first = next) {
@@ -56,7 +56,7 @@ std::string runs_of(const std::vector<int>& nodes) {
   return fmt::format("{}", fmt::join(runs, ","));
 }
 
-// Addresses are any text: newlines and backslashes may be in them.
+// Escapes newlines and backslashes, which addresses may contain.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);

@@ -1,4 +1,4 @@
-// One table row per launcher: the variables that it sets, and those that name its job.
+// A table with one row per launcher: the variables that it sets, and those that name its job.
 #include "bootstrap/launcher.h"
 
 #include <arpa/inet.h>
@@ -22,9 +22,9 @@ struct Launcher {
   const char* size;
   const char* local_rank;
   const char* local_size;
-  // Further variables that must be set for this launcher to be chosen.
+  // Other variables that must be set before this launcher is chosen.
   std::vector<const char*> required;
-  // The values of those that are set, joined, name the job.
+  // The variables whose values, joined, name the job. Those that are not set are skipped.
   std::vector<const char*> job;
 };
 
@@ -38,8 +38,8 @@ const std::vector<Launcher>& launchers() {
        "FERRY_SIZE",
        {"FERRY_ADDR"},
        {"FERRY_ADDR"}},
-      // The default run id is "none" for every static job, so the address of torch's store belongs
-      // to the name. Ferry uses it as a name only and never binds that port.
+      // The default run id is "none" for every static job, so the address of torch's store is part
+      // of the name. Ferry uses it only as a name, and never binds that port.
       {"torchrun",
        "torchrun",
        "RANK",
@@ -56,7 +56,7 @@ const std::vector<Launcher>& launchers() {
        "OMPI_COMM_WORLD_LOCAL_SIZE",
        {},
        {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-      // Other launchers set PMI_RANK and PMI_SIZE too; the local pair is Hydra's.
+      // Other launchers set PMI_RANK and PMI_SIZE too. Only Hydra sets the two local variables.
       {"hydra",
        "Hydra (MPICH)",
        "PMI_RANK",
@@ -104,7 +104,7 @@ constexpr int kFirstSlurmPort = 20000, kNumSlurmPorts = 10000, kStepsApart = 16;
 
 using Text = std::optional<std::string>;
 
-// Nullopt for an empty variable too.
+// Returns nullopt for an empty variable, too.
 Text value_of(const GetEnvironment& get, const std::string& name) {
   Text text = name.empty() ? std::nullopt : get(name);
   return text && !text->empty() ? text : std::nullopt;
@@ -114,7 +114,7 @@ class Reader {
  public:
   Reader(const GetEnvironment& get, const Launcher& launcher) : get_(get), launcher_(launcher) {}
 
-  // The variables that are needed and not set, or empty.
+  // The required variables that are not set, or empty.
   std::vector<std::string> missing() const {
     std::vector<std::string> names;
     for (const char* name : needed()) {
@@ -179,7 +179,7 @@ class Reader {
   const Launcher& launcher_;
 };
 
-// The variables that show that the job spans hosts; empty when they do not.
+// The variables that show that the job spans hosts. Empty if it does not.
 std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch& launch) {
   if (launch.launcher == "slurm") {
     const bool step = reader.value("SLURM_STEP_NUM_NODES").has_value();
@@ -198,7 +198,7 @@ bool is_ipv6(const std::string& text) {
   return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
 }
 
-// A name or an address, of IPv6 also in brackets.
+// Reads a host: a name or an address. An IPv6 address may be in brackets.
 std::string master_host(const std::string& text) {
   const bool bracketed = text.size() > 2 && text.front() == '[' && text.back() == ']';
   std::string host = bracketed ? text.substr(1, text.size() - 2) : text;
@@ -245,7 +245,8 @@ std::string address_across_hosts(const GetEnvironment& get, const Launch& launch
                   launch.launcher, launch.size, why));
 }
 
-// A TCP address can be combined with the ranks of any launcher, and names the job as well.
+// Sets a TCP address, which can be combined with the ranks of any launcher, and which names the job
+// as well.
 Launch meet_at(const std::string& address, Launch launch) {
   parse_tcp(address);
   launch.job = launch.address = address;
@@ -264,7 +265,8 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
 
 std::string first_host(const std::string& nodes) {
   std::string host;
-  bool inside = false, skip = false;  // brackets, and what follows the first number in them
+  // Whether the loop is in brackets, and behind their first number.
+  bool inside = false, skip = false;
   for (const char c : nodes) {
     if (c == ',' && !inside) break;
     if (c == '[' || c == ']') {

@@ -1,4 +1,4 @@
-// Owners of libcrypto's objects, checks of its results, and its type of text.
+// Owns objects of libcrypto, checks its results, and converts texts to its type.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ struct Free {
 template <typename Object, void (*kFree)(Object*)>
 using Owned = std::unique_ptr<Object, Free<Object, kFree>>;
 
-// Throws for the result of a failed call. Libcrypto fails only without memory or random bytes.
+// Throws for the result of a failed call. libcrypto fails only if it has no memory or no random
+// bytes.
 template <typename Result>
 Result checked(Result result) {
   if (!result) throw Error(Code::kSystem, "libcrypto cannot compute");

@@ -1,5 +1,5 @@
-// The launcher is the nearest ancestor without this rank's number in its environment; its children
-// are the ranks, or wrappers that run them.
+// Finds the launcher and its ranks in /proc. The launcher is the nearest ancestor without this
+// rank's number in its environment. Its children are the ranks, or wrappers that run them.
 #include "bootstrap/local_ranks.h"
 
 #include <fmt/format.h>
@@ -18,9 +18,10 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::int64_t kLookNs = 200'000'000;
-// Longer than a launcher takes from its first rank to its last.
+// The time after which a launcher has started all ranks. It is longer than any launcher needs.
 constexpr std::int64_t kAllStartedNs = 10'000'000'000;
-// A launcher that does not sleep between two ranks, and slept in so many looks, has started all.
+// A launcher that never sleeps between two ranks has started all of them, if it slept in this many
+// looks.
 constexpr int kIdleLooks = 6;
 
 std::string contents(pid_t pid, const char* name) {
@@ -28,8 +29,8 @@ std::string contents(pid_t pid, const char* name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The variable in the environment that the process was started with; nullopt when it cannot be
-// read, or the process has ended.
+// The value of a variable in the environment with which the process was started. nullopt if it
+// cannot be read, or if the process has ended.
 std::optional<std::string> variable_of(pid_t pid, const std::string& name) {
   const std::string all = '\0' + contents(pid, "environ");
   const std::size_t at = all.find('\0' + name + '=');
@@ -42,7 +43,8 @@ struct State {
   char letter = 'X';
   pid_t parent = 0;
 };
-State state_in(const std::string& stat) {  // "12 (any name) S 11 ..."
+// Reads "12 (any name) S 11 ...".
+State state_in(const std::string& stat) {
   const std::size_t end = stat.rfind(')');
   State state;
   if (end != std::string::npos)
@@ -110,7 +112,7 @@ void LocalRanks::look() {
   for (const auto& [child, place] : ranks_) {
     if (place >= 0 && !is_zombie(child)) running_[static_cast<std::size_t>(place)] = true;
   }
-  // Ranks are started in ascending order: every rank below one that runs was started.
+  // Ranks are started in ascending order, so every rank below a running one was started.
   bool later_started = all_started(now);
   for (std::size_t place = running_.size(); place-- > 0;) {
     later_started = later_started || running_[place];
@@ -118,7 +120,8 @@ void LocalRanks::look() {
   }
 }
 
-// A child that is not a rank may be one that has not called exec yet.
+// Whether the launcher has started all ranks. A child that is not known as a rank may be a rank
+// before exec.
 bool LocalRanks::all_started(std::int64_t now) {
   if (now - began_ns_ > kAllStartedNs) return true;
   const bool idle = launch_.at_once && all_threads_sleep(launcher_) &&
@@ -129,7 +132,7 @@ bool LocalRanks::all_started(std::int64_t now) {
   return num_idle_looks_ >= kIdleLooks;
 }
 
-// -1: the child is not a rank, or not known yet.
+// Returns -1 if the child is not a rank, or not known as one yet.
 int LocalRanks::place_of(pid_t child) const {
   if (const auto known = ranks_.find(child); known != ranks_.end() && known->second >= 0)
     return known->second;

@@ -1,6 +1,6 @@
-// LocalRanks: which ranks of this host have ended before they joined: /proc shows no such child of
-// their launcher any more. Only for launchers that start the ranks of a host at one time, in
-// ascending order, each with its number in a variable (`ferry launch`, torchrun).
+// LocalRanks: finds ranks of this host that have ended before they joined. Their launcher then has
+// no such child in /proc any more. It works only for launchers that start the ranks of a host at
+// one time, in ascending order, each with its number in a variable (`ferry launch`, torchrun).
 #pragma once
 
 #include <sys/types.h>
@@ -13,22 +13,24 @@
 
 namespace ferry::internal {
 
-// Ranks first to first + count - 1 were started on this host with `variable` set to their number.
+// The ranks first to first + count - 1 were started on this host with `variable` set to their
+// number.
 struct LocalLaunch {
-  std::string variable;  // empty: not known
+  std::string variable;  // empty: unknown
   int first = 0, count = 0;
-  bool at_once = false;  // the launcher does not sleep between two ranks (`ferry launch`, torchrun)
+  // Whether the launcher never sleeps between two ranks, as `ferry launch` and torchrun.
+  bool at_once = false;
 };
 
 class LocalRanks {
  public:
   LocalRanks(const LocalLaunch& launch, int rank);
 
-  // The first of `ranks` that is known to have been started here and to have ended; nullopt: there
-  // is none. Reads /proc a few times a second at most.
+  // Returns the first of `ranks` that was started here and has ended, or nullopt if there is none.
+  // Reads /proc at most a few times a second.
   std::optional<int> ended(const std::vector<int>& ranks);
 
-  // "its launcher, pid 12, has no process of it any more"
+  // The reason for messages: "its launcher, pid 12, has no process of it any more".
   std::string reason() const;
 
  private:
@@ -40,8 +42,10 @@ class LocalRanks {
   int rank_;
   pid_t launcher_ = 0;                         // 0: unknown
   std::int64_t began_ns_ = 0, looked_ns_ = 0;  // 0: never
-  int num_idle_looks_ = 0;                     // the last ones, in which the launcher slept
-  std::map<pid_t, int> ranks_;  // of the launcher's children; their place in `launch_`, or -1
+  // The number of most recent looks in which the launcher slept.
+  int num_idle_looks_ = 0;
+  // The launcher's children. The value is a place in `launch_`, or -1.
+  std::map<pid_t, int> ranks_;
   std::vector<bool> started_, running_;  // [count]
 };
 

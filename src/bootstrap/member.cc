@@ -1,4 +1,4 @@
-// Finding the coordinator and receiving its replies.
+// Finds the coordinator and receives its replies.
 #include "bootstrap/member.h"
 
 #include <fmt/format.h>
@@ -13,14 +13,14 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstPause{1};
-// After this rank's own deadline: a coordinator that waits too replies at once with the missing
-// ranks.
+// How long this rank waits after its own deadline for the verdict of the coordinator. A coordinator
+// that also waits replies at once with the missing ranks.
 constexpr std::chrono::milliseconds kVerdict{500};
-// How long to wait for a challenge and a proof. The coordinator sends them at once, unless it has
-// many connections.
+// How long this rank waits for a challenge and a proof. The coordinator sends them at once, unless
+// it has many connections.
 constexpr std::chrono::seconds kProofWait{10};
 constexpr std::chrono::milliseconds kTurn{100};
-// After a coordinator has closed the connection, how long to look for another.
+// How long this rank looks for another coordinator after one has closed the connection.
 constexpr std::chrono::milliseconds kReplacementWait{500};
 
 }  // namespace
@@ -49,9 +49,9 @@ Member::Member(const Roster& roster, Deadline deadline)
   }
 }
 
-// A coordinator that accepted this rank and closed the connection has ended, unless another
-// replaces it within kReplacementWait (the job was started again). A rank that was started on this
-// host may have ended before it came.
+// Throws if the coordinator or a local rank has ended. A coordinator that accepted this rank and
+// closed the connection has ended, unless another one replaces it within kReplacementWait, as when
+// the job was started again. A rank of this host may have ended before it connected.
 void Member::throw_if_lost(const Roster& roster) {
   if (roster.outer != nullptr) roster.outer->look();
   if (hung_up_ && hung_up_->passed()) {
@@ -65,7 +65,8 @@ void Member::throw_if_lost(const Roster& roster) {
   }
 }
 
-// False: try again. The listener may be that of an earlier group, which closes.
+// Returns false if this rank must try again. The listener may be that of an earlier group that is
+// closing.
 bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   Attempt attempt = connect_to(roster.endpoint, deadline);
   if (!attempt.socket) {
@@ -90,8 +91,8 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   return false;
 }
 
-// Waits in turns, to check in between whether a rank of this host has ended, which no other rank
-// may know.
+// Waits in short turns. Between them it checks whether a rank of this host has ended, which no
+// other rank may know.
 std::optional<Frame> Member::await_welcome(const Roster& roster, Deadline deadline) {
   while (!deadline.passed()) {
     if (std::optional<Frame> frame = next_frame(deadline.earlier(kTurn))) {
@@ -128,7 +129,7 @@ bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
   const auto hello = text ? decode_hello(*text) : std::nullopt;
   if (!hello) return false;
   who_ = fmt::format("pid {}, host {}", hello->pid, hello->host);
-  if (hello->protocol != roster.self.protocol)  // whose frames this rank cannot read
+  if (hello->protocol != roster.self.protocol)  // this rank cannot read frames of another protocol
     throw Error(Code::kMismatch, disagreement(*hello, roster.self), coordinator_);
   connection_->protect(handshake.record_keys());
   return true;
@@ -161,7 +162,7 @@ Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
       coordinator_);
 }
 
-// Between two calls the coordinator sends nothing but a failure.
+// Reads a failure. Between two calls the coordinator sends nothing else.
 void Member::watch() {
   service({connection_.get()}, 0);
   const std::optional<Frame> frame = connection_->take();

@@ -1,5 +1,5 @@
-// Member: the side of every rank but the lowest in the collectives of processes. It finds the
-// coordinator, then exchanges frames with it alone. Owns one connection.
+// Member: the side of all other ranks in the collectives of processes. It finds the coordinator and
+// exchanges frames only with it. It owns one connection.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace ferry::internal {
 
 class Member final : public Collectives {
  public:
-  // Connects until the coordinator accepts this rank. Throws Error with the coordinator's reason
-  // when it does not.
+  // Connects until the coordinator accepts this rank. If the coordinator refuses it, throws Error
+  // with the coordinator's reason.
   Member(const Roster& roster, Deadline deadline);
 
  private:
@@ -31,24 +31,25 @@ class Member final : public Collectives {
   void throw_if_lost(const Roster& roster);
   Error coordinator_lost() const;
   std::optional<Frame> await_welcome(const Roster& roster, Deadline deadline);
-  // True when the kernel, or a proof of the secret, shows that the other end may be the
+  // Returns true if the kernel, or a proof of the secret, shows that the other end may be the
   // coordinator.
   bool greet_on_host(const Roster& roster);
   bool greet_with_proof(const Roster& roster, Deadline deadline);
-  // The coordinator's reply. When it is late, this rank sends its timeout to the coordinator, whose
-  // reply names the missing ranks and is thrown.
+  // Waits for the coordinator's reply. If the reply is late, this rank sends its timeout to the
+  // coordinator. The coordinator's reply to that names the missing ranks, and is thrown.
   Frame await(FrameKind kind, std::uint32_t call, Deadline deadline);
   std::optional<Frame> next_frame(Deadline deadline);
-  // The frame; nullopt when the coordinator closed the connection.
+  // Returns the frame, or nullopt if the coordinator closed the connection.
   std::optional<Frame> frame_or_verdict(Deadline deadline, const std::string& awaited);
 
   int rank_, coordinator_;
   std::size_t size_;
   std::unique_ptr<Connection> connection_;
-  std::string who_;                  // the coordinator, for messages: "pid 12, host a"
-  std::string seen_;                 // the process at the endpoint, for the message of a timeout
-  std::string unreached_;            // why there is no connection
-  std::optional<Deadline> hung_up_;  // after the coordinator closed: when another must be found
+  std::string who_;        // the coordinator's process, for messages: "pid 12, host a"
+  std::string seen_;       // the process at the endpoint, for the message of a timeout
+  std::string unreached_;  // why there is no connection
+  // Set when the coordinator has closed the connection. Another one must be found until then.
+  std::optional<Deadline> hung_up_;
   LocalRanks local_ranks_;
 };
 

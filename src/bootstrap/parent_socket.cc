@@ -10,7 +10,8 @@
 namespace ferry::internal {
 namespace {
 
-// The sockets of this process. Never destroyed: groups may end after static objects.
+// All such sockets of this process. This object is never destroyed, because groups may end after
+// static objects.
 struct Registry {
   std::mutex mutex;  // held while the process forks
   std::set<int> fds;
@@ -23,7 +24,8 @@ struct Registry {
     return *made;
   }
 
-  // The numbers stay in use, by /dev/null: objects of the child still close them.
+  // Replaces the sockets by /dev/null in a child. The numbers stay in use, because objects of the
+  // child still close them.
   static void replace_in_child() {
     const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
     for (const int fd : here().fds) dup3(nothing.fd(), fd, O_CLOEXEC);
@@ -38,7 +40,7 @@ ParentSocket::ParentSocket(Descriptor socket) : socket_(std::move(socket)) {
   if (socket_) Registry::here().fds.insert(socket_.fd());
 }
 
-// Closed under the lock: another thread may open a socket of the same number.
+// Closes the socket under the lock, because another thread may open a socket with the same number.
 ParentSocket::~ParentSocket() {
   if (!socket_) return;
   const std::lock_guard lock(Registry::here().mutex);

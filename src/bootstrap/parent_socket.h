@@ -1,5 +1,6 @@
-// ParentSocket: a socket that forked children of this process do not keep. A child that kept it
-// (a data loader) would hold the connection of a dead rank open, or the endpoint of a dead rank 0.
+// ParentSocket: a socket that forked children of this process do not keep. A child that kept it,
+// such as a data loader, would hold the connection of a dead rank open, or the endpoint of a dead
+// rank 0.
 #pragma once
 
 #include <utility>

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
 constexpr std::size_t kAddressDigits = 32;
 
-// The identity in the place of `rank`: equal for ranks that share memory.
+// Reads the identity from the place of `rank`. Ranks that share memory have equal identities.
 std::string identity_in(const std::string& place, std::size_t rank) {
   const bool long_enough = place.size() > kNonceDigits;
   if (long_enough && place.find_first_not_of("0123456789abcdef") >= kNonceDigits)
@@ -31,8 +31,9 @@ std::string identity_in(const std::string& place, std::size_t rank) {
 
 std::string own_place(const Hello& self) { return hex(fresh_nonce()) + identity(self); }
 
-// Rank 0's nonce names the sockets on each host. Hosts that share a network namespace but not a pid
-// namespace share the names of sockets, so the first rank of a host is part of the name.
+// Computes where the ranks of this host meet. Rank 0's nonce is part of the socket's name. Hosts
+// that share a network namespace but no pid namespace would use the same name, so the first rank of
+// a host is part of it, too.
 HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const std::string& mine,
                          const std::vector<int>& split) {
   if (places.size() != split.size() || places.at(static_cast<std::size_t>(rank)) != mine)

@@ -1,5 +1,5 @@
-// Rendezvous of processes, of one host or of several: one coordinator serves the collectives of all
-// ranks; memory and liveness concern the ranks of one host.
+// Rendezvous of processes on one host or several. One coordinator serves the collectives of all
+// ranks. Memory and liveness concern the ranks of one host.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,11 +21,11 @@
 namespace ferry::internal {
 namespace {
 
-// The ranks of one host: collectives over Unix sockets, segments, and liveness of each other's
-// processes.
+// The ranks of one host. They have collectives over Unix sockets, share segments, and watch each
+// other's processes.
 class Host {
  public:
-  // `nodes` [ranks of the group]: ranks of equal nodes share a segment.
+  // `nodes` [ranks of the group]: ranks of the same node share a segment.
   Host(Roster roster, const std::vector<int>& nodes, Deadline deadline)
       : roster_(std::move(roster)), collectives_(join(roster_, deadline)) {
     for (const int rank : roster_.ranks) nodes_.push_back(nodes[static_cast<std::size_t>(rank)]);
@@ -34,14 +34,15 @@ class Host {
       pids.push_back(pid_in(text, roster_.ranks[pids.size()]));
     FERRY_CHECK(pids.size(), ==, roster_.size());
     liveness_ = Liveness(pids);
-    // All ranks still ran after all ranks had opened the pidfds, so none is of a reused pid.
+    // All ranks still ran after all ranks had opened the pidfds, so that no pidfd is of a reused
+    // pid.
     collectives_->all_gather("", deadline);
   }
 
   Collectives& collectives() noexcept { return *collectives_; }
 
-  // Collective: the coordinator makes a segment for each node, every rank maps its own. Null when
-  // there is none, with the reason in `problem` of at least one rank.
+  // Collective: the coordinator makes a segment for each node, and every rank maps the one of its
+  // node. Returns null if there is none; at least one rank then has the reason in `problem`.
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline,
                                          std::string& problem) {
     try {
@@ -58,14 +59,16 @@ class Host {
   int pid(int rank) const noexcept { return liveness_.pid(roster_.place(rank)); }
 
  private:
-  // Frames in a queue may outlive the segments, when one of several cannot be created.
+  // Duplicates a descriptor for a frame. If one of several segments cannot be created, frames in a
+  // queue may outlive the segments.
   static std::shared_ptr<const Descriptor> duplicate(int fd) {
     Descriptor copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!copy) throw Error(Code::kSystem, fmt::format("no descriptor: {}", std::strerror(errno)));
     return std::make_shared<const Descriptor>(std::move(copy));
   }
 
-  // Sends a reply in any case; one without handouts when a segment was refused.
+  // Makes the segments and hands them out. If the kernel refuses one, this sends a reply without
+  // handouts.
   std::shared_ptr<Segment> offer(std::size_t bytes, Deadline deadline) {
     std::map<int, std::shared_ptr<Segment>> segments;  // by node
     Handouts handouts;
@@ -102,7 +105,7 @@ class Host {
 
 class ProcessRendezvous final : public Rendezvous {
  public:
-  // `across`: the collectives of all hosts; null when all ranks are on this host.
+  // `across`: the collectives of all hosts, or null if all ranks are on this host.
   ProcessRendezvous(int rank, const std::vector<int>& nodes, std::unique_ptr<Collectives> across,
                     std::unique_ptr<Host> host)
       : Rendezvous(rank, nodes), across_(std::move(across)), host_(std::move(host)) {}
@@ -121,8 +124,8 @@ class ProcessRendezvous final : public Rendezvous {
     return segment;
   }
 
-  // The liveness of a rank of another host is not known here; the group detects its loss by its
-  // messages.
+  // Returns true for ranks of other hosts, whose liveness is not known here. The group detects
+  // their loss from their messages.
   bool alive(int peer) noexcept override { return !host_->has(peer) || host_->alive(peer); }
   int pid(int peer) const noexcept override { return host_->has(peer) ? host_->pid(peer) : 0; }
 
@@ -155,7 +158,7 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   return std::make_unique<ProcessRendezvous>(rank, nodes, nullptr, std::move(host));
 }
 
-// Once the ranks of all hosts have met, each sends its place to the others.
+// After the ranks of all hosts have met, each sends its place to the others.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch) {
@@ -169,7 +172,7 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
   const std::string mine = own_place(roster.self);
   const HostMeeting here = host_meeting(across->all_gather(mine, deadline), rank, mine, split);
   roster.outer = across.get();
-  roster.ranks = here.ranks;  // those of other hosts meet elsewhere
+  roster.ranks = here.ranks;  // the ranks of another host meet at another address
   std::unique_ptr<Host> host;
   try {
     host = meet_on_host(here.address, roster, here.nodes, deadline);

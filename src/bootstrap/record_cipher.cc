@@ -1,4 +1,4 @@
-// AES-256-GCM by libcrypto.
+// Seals and opens records with AES-256-GCM of libcrypto.
 #include "bootstrap/record_cipher.h"
 
 #include <array>
@@ -15,13 +15,13 @@ RecordCipher::RecordCipher(const std::string& key, Use use)
                             use == Use::kSeal ? 1 : 0));
 }
 
-// A key is used for one direction of one connection, so no two records have the same key and
-// number.
+// Begins the next record. A key is used for one direction of one connection, so no two records have
+// the same key and number.
 void RecordCipher::begin_record() {
   std::array<unsigned char, 12> nonce{};
   std::memcpy(nonce.data(), &num_records_, sizeof num_records_);
   ++num_records_;
-  FERRY_CHECK(num_records_, >, 0U);  // a nonce that is used twice would show both texts
+  FERRY_CHECK(num_records_, >, 0U);  // with a nonce that is used twice, both texts could be read
   checked(EVP_CipherInit_ex(cipher_.get(), nullptr, nullptr, nullptr, nonce.data(), -1));
 }
 

@@ -1,6 +1,6 @@
-// RecordCipher: seals the records of one direction of a connection, or opens them at the other end:
-// AES-256-GCM, with the number of the record as the nonce. A record that was changed, repeated,
-// omitted or reordered does not open.
+// RecordCipher: seals the records of one direction of a connection, or opens them at the other end.
+// It uses AES-256-GCM with the number of the record as the nonce. A record that was changed,
+// repeated, omitted or reordered does not open.
 #pragma once
 
 #include <openssl/evp.h>
@@ -13,23 +13,23 @@
 
 namespace ferry::internal {
 
-// The keys of one side of a connection; the other side has them exchanged.
+// The keys of one side of a connection. On the other side the two are exchanged.
 struct RecordKeys {
-  std::string seal, open;  // kKeyBytes each
+  std::string seal, open;  // each has kKeyBytes
 };
 
 class RecordCipher {
  public:
   enum class Use { kSeal, kOpen };
   static constexpr std::size_t kKeyBytes = 32;
-  static constexpr std::size_t kTagBytes = 16;  // a record is longer than its text by these
+  static constexpr std::size_t kTagBytes = 16;  // the bytes that a record is longer than its text
 
   RecordCipher(const std::string& key, Use use);
 
-  // Appends the next record, with the contents `text`.
+  // Appends the next record, whose contents are `text`, to `out`.
   void seal(std::string_view text, std::string& out);
-  // Appends the text of the next record. False, with `out` unchanged, when `record` is not the next
-  // one; then no other is opened.
+  // Appends the text of the next record to `out`. Returns false, with `out` unchanged, if `record`
+  // is not the next record; after that no record is opened.
   [[nodiscard]] bool open(std::string_view record, std::string& out);
 
  private:

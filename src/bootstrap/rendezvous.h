@@ -1,7 +1,7 @@
-// Rendezvous: how ranks find each other and agree, before they share memory. Control plane only:
-// throws Error, and is never on the path of a token. Three kinds: threads of one process
-// (threads.cc), processes of one host over an abstract Unix socket, processes of several hosts over
-// TCP (both processes.cc).
+// Rendezvous: how ranks find each other and agree before they share memory. It belongs to the
+// control plane: it throws Error, and no token passes through it. There are three kinds: threads of
+// one process (threads.cc), processes of one host over an abstract Unix socket, and processes of
+// several hosts over TCP (both in processes.cc).
 #pragma once
 
 #include <cstddef>
@@ -25,22 +25,24 @@ class Rendezvous {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  // [size]: the node of each rank, numbered by their lowest rank. Ranks of a node share memory.
+  // [size]: the node of each rank. Nodes are numbered in the order of their lowest ranks. Ranks of
+  // a node share memory.
   const std::vector<int>& nodes() const noexcept { return nodes_; }
 
-  // Collective. Every rank's text, in rank order; lengths may differ. Throws Error(kTimeout) naming
-  // the ranks that did not come, Error(kPeerLost) naming a rank that ended or left.
+  // Collective. Returns every rank's text, in the order of ranks; lengths may differ. Throws
+  // Error(kTimeout) that names the missing ranks, or Error(kPeerLost) that names a rank that ended
+  // or left.
   virtual std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) = 0;
 
-  // Collective. Every node gets a segment of its own, every rank a mapping of its node's (threads
-  // share one mapping).
+  // Collective. Every node gets a segment of its own. Every rank gets a mapping of the segment of
+  // its node; threads share one mapping.
   virtual std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) = 0;
 
-  // False once the process of `peer` has ended (pidfd). Cheap enough to call every few
-  // milliseconds; never blocks. Always true for threads, which cannot end alone.
+  // Returns false once the process of `peer` has ended (pidfd). It never blocks, and is fast enough
+  // to be called every few milliseconds. It is always true for threads, which cannot end alone.
   virtual bool alive(int peer) noexcept = 0;
 
-  // The process id of `peer` in the pid namespace of this process, 0 if unknown.
+  // The process id of `peer` in the pid namespace of this process. 0 if it is unknown.
   virtual int pid(int peer) const noexcept = 0;
 
  protected:
@@ -53,23 +55,24 @@ class Rendezvous {
   std::vector<int> nodes_;
 };
 
-// Element i is for the thread that is rank i, of node nodes[i]; all share one state.
+// Makes the rendezvous of threads. Element i is for the thread that is rank i, of node nodes[i].
+// All of them share one state.
 std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes);
 
-// Processes of one host. Meets at the abstract Unix socket @ferry-<uid>-<address>-<size>, where
-// size is that of `nodes`. Rank 0 listens, peers are checked by SO_PEERCRED (same user), ferry's
-// version and build are compared at hello, and ranks of different hosts or namespaces are named.
-// `launch`: the ranks that were started on this host. All ranks get an Error at once when one of
-// these ends before it joins.
+// Makes the rendezvous of processes of one host. They meet at the abstract Unix socket
+// @ferry-<uid>-<address>-<size>, where size is that of `nodes`. Rank 0 listens. SO_PEERCRED shows
+// whether a peer is of the same user. The hellos compare ferry's version and build, and an error
+// names ranks of different hosts or namespaces. `launch` has the ranks that were started on this
+// host. If one of them ends before it joins, all ranks get an Error at once.
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
                                                const std::vector<int>& nodes, Deadline deadline,
                                                const LocalLaunch& launch = {});
 
-// Processes of any hosts. Rank 0 listens at a TCP port; both sides of each connection prove that
-// they know the secret (handshake.h) before other bytes are trusted. Ranks that share memory (boot
-// id and namespaces, hello.h) are a node, unless `split` [ranks], equal on all ranks, divides them.
-// Ranks of one host then meet over a Unix socket too. alive() of ranks of other hosts is always
-// true, pid() 0.
+// Makes the rendezvous of processes of any hosts. Rank 0 listens at a TCP port. Both sides of each
+// connection prove that they know the secret (handshake.h) before other bytes are trusted. Ranks
+// that share memory (equal boot id and namespaces, hello.h) are a node, unless `split` divides
+// them; `split` is [ranks] and equal on all ranks. Ranks of one host then also meet over a Unix
+// socket. For ranks of other hosts, alive() is always true and pid() is 0.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch = {});

@@ -1,4 +1,5 @@
-// System calls of abstract Unix sockets. All descriptors are close-on-exec and non-blocking.
+// Makes the system calls of abstract Unix sockets. All descriptors are close-on-exec and
+// non-blocking.
 #include "bootstrap/socket.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ struct SocketAddress {
   explicit SocketAddress(const std::string& name) {
     FERRY_CHECK(name.size(), <, sizeof(address.sun_path));
     address.sun_family = AF_UNIX;
-    // sun_path[0] stays 0: an abstract name.
+    // sun_path[0] stays 0, which makes the name abstract.
     name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
     bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   }
@@ -67,7 +68,8 @@ struct ListenersRequest {
                         .udiag_cookie = {}};
 };
 
-// The abstract name in the kernel's description of a socket, where it is of user `uid`.
+// The abstract name in the kernel's description of a socket. nullopt if the socket is not of user
+// `uid`.
 std::optional<std::string> name_of_user(const nlmsghdr* message, uid_t uid) {
   std::string name;
   std::size_t bytes = message->nlmsg_len - NLMSG_LENGTH(sizeof(unix_diag_msg));
@@ -79,7 +81,7 @@ std::optional<std::string> name_of_user(const nlmsghdr* message, uid_t uid) {
     if (one->rta_type != UNIX_DIAG_UID || RTA_PAYLOAD(one) != sizeof(uid)) continue;
     if (std::memcmp(data, &uid, sizeof(uid)) != 0) return std::nullopt;
   }
-  if (name.empty() || name[0] != '\0') return std::nullopt;  // in the file system
+  if (name.empty() || name[0] != '\0') return std::nullopt;  // the name is in the file system
   return name.substr(1);
 }
 
@@ -142,7 +144,7 @@ std::vector<std::string> abstract_listeners(uid_t uid) {
     if (bytes <= 0) return names;
     for (auto* one = reinterpret_cast<const nlmsghdr*>(replies); NLMSG_OK(one, bytes);
          one = NLMSG_NEXT(one, bytes)) {
-      if (one->nlmsg_type != SOCK_DIAG_BY_FAMILY) return names;  // the end, or an error
+      if (one->nlmsg_type != SOCK_DIAG_BY_FAMILY) return names;  // the end of the list, or an error
       if (auto name = name_of_user(one, uid)) names.push_back(*std::move(name));
     }
   }

@@ -1,4 +1,4 @@
-// Abstract Unix sockets: their names are in the kernel, not in a file system, and end with the
+// Abstract Unix sockets. Their names are in the kernel and not in a file system, and end with the
 // process.
 #pragma once
 
@@ -11,29 +11,33 @@
 
 namespace ferry::internal {
 
-// The process at the other end, from the kernel (SO_PEERCRED).
+// The process at the other end, as the kernel reports it (SO_PEERCRED).
 struct Credentials {
   pid_t pid = 0;
   uid_t uid = 0;
 };
 
-// "ferry-<uid>-<address>-<size>"; an address over 64 bytes is cut and gets a digest.
+// Returns "ferry-<uid>-<address>-<size>". An address of more than 64 bytes is shortened and gets a
+// digest.
 std::string socket_name(const std::string& address, int size);
 
-// A non-blocking listener; empty when another process holds the name. Throws Error(kSystem) for
-// anything else.
+// Makes a non-blocking listener. It is empty if another process holds the name. Throws
+// Error(kSystem) for all other errors.
 Descriptor listen_at(const std::string& name);
 
-// A non-blocking connection to the listener; empty when there is none or its queue is full.
+// Makes a non-blocking connection to the listener. It is empty if there is no listener or its queue
+// is full.
 Descriptor connect_to(const std::string& name);
 
-// The next connection of a listener; empty, with errno, when there is none.
+// Accepts the next connection of a listener. If there is none, the result is empty, and errno is
+// set.
 Descriptor accept_from(const Descriptor& listener) noexcept;
 
 Credentials credentials_of(const Descriptor& socket) noexcept;
 
-// The names at which sockets of user `uid` listen here, as the kernel lists them (sock_diag).
-// Before Linux 5.3 it does not say whose a socket is: those of all users. None where it lists none.
+// The names at which sockets of user `uid` listen on this host, as the kernel lists them
+// (sock_diag). Linux before 5.3 does not give the user of a socket, so that all users' names are
+// returned. Empty if the kernel lists no sockets.
 std::vector<std::string> abstract_listeners(uid_t uid);
 
 }  // namespace ferry::internal

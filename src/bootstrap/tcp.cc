@@ -1,4 +1,4 @@
-// System calls of TCP sockets. All descriptors are close-on-exec and non-blocking.
+// Makes the system calls of TCP sockets. All descriptors are close-on-exec and non-blocking.
 #include "bootstrap/tcp.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::string_view kScheme = "tcp://";
 constexpr int kBacklog = 4096;
-constexpr std::chrono::seconds kLongestConnect{3};  // of one address; the next may answer
+constexpr std::chrono::seconds kLongestConnect{3};  // for one address; the next address may reply
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -68,7 +68,8 @@ void set(const Descriptor& socket, int level, int option, int value) noexcept {
   setsockopt(socket.fd(), level, option, &value, sizeof(value));
 }
 
-// Small messages are sent at once; the loss of a host is found within half a minute.
+// Sets a socket such that small messages are sent at once, and that the loss of a host is found
+// within half a minute.
 void tune(const Descriptor& socket) noexcept {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -87,7 +88,8 @@ struct Interface {
   SocketAddress address;
 };
 
-// Up and not loopback unless named; IPv4 first, as it needs no scope.
+// The interfaces that are up. The loopback is left out unless it is named. IPv4 comes first,
+// because it needs no scope.
 std::vector<Interface> interfaces_of(const std::string& names) {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) throw refused("cannot list the network interfaces");
@@ -122,13 +124,14 @@ SocketAddress any_address(int family) {
   return any;  // all zero: every interface, in both families
 }
 
-// Empty when another socket holds the port, or the kernel does not support the family.
+// Returns an empty descriptor if another socket holds the port, or if the kernel does not support
+// the family.
 Descriptor listen_on(SocketAddress at, int port) {
   Descriptor socket = new_socket(at.storage.ss_family);
   if (!socket && errno == EAFNOSUPPORT) return {};
   if (!socket) throw refused("no TCP socket");
-  set(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // connections of an earlier group may linger
-  tune(socket);                              // connections inherit it
+  set(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // connections of an earlier group may still be closing
+  tune(socket);                              // accepted connections inherit it
   if (at.storage.ss_family == AF_INET6) set(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   at.port() = htons(static_cast<in_port_t>(port));
   if (bind(socket.fd(), at.get(), at.bytes) == 0 && listen(socket.fd(), kBacklog) == 0)
@@ -137,14 +140,14 @@ Descriptor listen_on(SocketAddress at, int port) {
   throw refused(fmt::format("cannot listen at {} port {}", numeric(at.get(), at.bytes), port));
 }
 
-// A connection to a port where no socket listens may connect to itself.
+// Whether a socket is connected to itself. This can happen with a port at which no socket listens.
 bool is_own_echo(const Descriptor& socket) noexcept {
   SocketAddress here, there;
   return getsockname(socket.fd(), here.get(), &here.bytes) == 0 &&
          getpeername(socket.fd(), there.get(), &there.bytes) == 0 && here == there;
 }
 
-// 0, or an errno.
+// Returns 0 or an errno.
 int wait_connected(const Descriptor& socket, Deadline deadline) noexcept {
   pollfd ready{socket.fd(), POLLOUT, 0};
   while (poll(&ready, 1, deadline.remaining_ms()) <= 0) {
@@ -156,7 +159,7 @@ int wait_connected(const Descriptor& socket, Deadline deadline) noexcept {
   return error == 0 && is_own_echo(socket) ? ECONNREFUSED : error;
 }
 
-// "a (10.0.0.1)", or the number where the host was given as one.
+// Names an address as "a (10.0.0.1)", or as the number alone if the host was given as a number.
 std::string name_of(const std::string& host, const addrinfo& at) {
   const std::string number = numeric(at.ai_addr, at.ai_addrlen);
   return number == host ? number : fmt::format("{} ({})", host, number);
@@ -180,7 +183,7 @@ Attempt connect_to_one(const std::string& host, const addrinfo& at, Deadline dea
 }
 
 struct Resolved {
-  int failed;  // as getaddrinfo() says
+  int failed;  // the result of getaddrinfo()
   std::shared_ptr<const addrinfo> first;
 };
 
@@ -194,8 +197,8 @@ Resolved look_up(const std::string& host, int port, int flags) {
   return {0, {first, freeaddrinfo}};
 }
 
-// Null, with a reason in `why`, when there is no address. A thread resolves names, since
-// getaddrinfo() has no deadline: it is detached, and its late result is dropped.
+// Resolves a host. Returns null, and adds a reason to `why`, if there is no address. A detached
+// thread resolves names, because getaddrinfo() has no deadline; a late result is dropped.
 std::shared_ptr<const addrinfo> resolve(const std::string& host, int port, Deadline deadline,
                                         std::vector<std::string>& why) {
   if (const Resolved number = look_up(host, port, AI_NUMERICHOST); number.first)
@@ -237,7 +240,7 @@ TcpAddress parse_tcp(const std::string& text) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string::npos) {
-    host.clear();  // the port is ambiguous
+    host.clear();  // without brackets, the port is ambiguous
   }
   const std::string digits = colon == std::string::npos ? "" : rest.substr(colon + 1);
   int port = 0;
@@ -256,7 +259,7 @@ Descriptor tcp_listen(const std::string& interfaces, int port) {
   if (!interfaces.empty()) return listen_on(interfaces_of(interfaces).front().address, port);
   if (Descriptor socket = listen_on(any_address(AF_INET6), port)) return socket;
   if (errno == EADDRINUSE) return {};
-  return listen_on(any_address(AF_INET), port);  // a host without IPv6
+  return listen_on(any_address(AF_INET), port);  // this host has no IPv6
 }
 
 int port_of(const Descriptor& socket) noexcept {

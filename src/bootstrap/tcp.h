@@ -1,4 +1,4 @@
-// TCP sockets between hosts, without blocking for longer than a deadline.
+// TCP sockets between hosts. No call blocks for longer than its deadline.
 #pragma once
 
 #include <string>
@@ -9,39 +9,42 @@
 
 namespace ferry::internal {
 
-// Where rank 0 of a group that spans hosts is found: at one of `hosts`, names or addresses.
+// The address of rank 0 of a group that spans hosts: it is at one of `hosts`, which are names or
+// addresses.
 struct TcpAddress {
   std::vector<std::string> hosts;
   int port = 0;
 
-  // "tcp://a:29501", "tcp://[::1]:29501".
+  // Formats the address, as "tcp://a:29501" or "tcp://[::1]:29501".
   std::string text() const;
 };
 
-// True when the text begins with tcp://.
+// Whether the text begins with tcp://.
 bool is_tcp(const std::string& text);
 
-// Throws Error(kInvalidArgument) naming the text when it is not tcp://host:port.
+// Throws Error(kInvalidArgument) that names the text if it is not tcp://host:port.
 TcpAddress parse_tcp(const std::string& text);
 
-// A listener at the port of all interfaces, or of those named (comma-separated) the first that has
-// an address. Port 0: any that is free. Empty when another socket holds the port. Throws
-// Error(kSystem).
+// Listens at the port, at all interfaces. If `interfaces` names some (comma-separated), it listens
+// at the first that has an address. Port 0 means any free port. Returns an empty descriptor if
+// another socket holds the port. Throws Error(kSystem).
 Descriptor tcp_listen(const std::string& interfaces, int port);
 int port_of(const Descriptor& socket) noexcept;
 
-// A connection, or why there is none.
+// The result of an attempt to connect: a connection, or the reason why there is none.
 struct Attempt {
   Descriptor socket;
-  std::string why;      // each address that was tried, and why: "a (10.0.0.1): Connection refused"
-  bool cut = false;     // the deadline ended the attempt: the reason of an earlier one is better
-  bool silent = false;  // an address did not reply
+  // Each address that was tried, with its error: "a (10.0.0.1): Connection refused".
+  std::string why;
+  // Whether the deadline ended the attempt. The reason of an earlier attempt is then more useful.
+  bool cut = false;
+  bool silent = false;  // whether an address did not reply
 };
-// Tries each host's addresses in turn.
+// Tries the addresses of each host in turn.
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline);
 
-// Addresses of this host that other hosts may reach; with names, only those of the named
-// interfaces.
+// The addresses of this host that other hosts may reach. If interfaces are named, only their
+// addresses.
 std::vector<std::string> own_addresses(const std::string& interfaces);
 
 }  // namespace ferry::internal

@@ -1,4 +1,5 @@
-// Rendezvous of the threads of one process: a board under a mutex where each rank writes its text.
+// Rendezvous of the threads of one process. They share a board under a mutex, on which each rank
+// writes its text.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -25,8 +26,8 @@ struct Failure {
   [[noreturn]] void raise() const { throw Error(code, text, culprit); }
 };
 
-// The state that the ranks share. One gather at a time: the next begins when the last rank has come
-// to this one.
+// The state that the ranks share. There is one gather at a time; the next one begins after the last
+// rank has called this one.
 struct Board {
   explicit Board(int size)
       : size(size),
@@ -42,7 +43,7 @@ struct Board {
     return ranks;
   }
 
-  // The first missing rank that will never come, or -1.
+  // The first missing rank that will never call, or -1.
   int lost() const {
     for (const int rank : missing()) {
       if (departed[static_cast<std::size_t>(rank)]) return rank;
@@ -56,12 +57,13 @@ struct Board {
   Texts texts;
   std::vector<bool> came, departed;
   int num_came = 0;
-  std::shared_ptr<const Texts> gathered;  // of the last complete gather
+  std::shared_ptr<const Texts> gathered;  // the result of the last complete gather
   std::uint64_t num_gathers = 0;
-  // Once set, for all ranks and for good. Each thread throws an Error of its own, because
-  // ThreadSanitizer cannot see the reference count of an exception's text.
+  // Once set, all ranks throw this failure in all later calls. Each thread throws an Error of its
+  // own, because ThreadSanitizer cannot see the reference count of an exception's text.
   std::optional<Failure> failure;
-  std::vector<std::shared_ptr<Segment>> segments;  // [nodes]: offered by rank 0, until all took one
+  // [nodes]. Rank 0 offers them, until all ranks have taken theirs.
+  std::vector<std::shared_ptr<Segment>> segments;
   int num_taken = 0;
 };
 
@@ -96,15 +98,15 @@ class ThreadRendezvous final : public Rendezvous {
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
     check_same_bytes(all_gather(std::to_string(bytes), deadline));
     check_no_problem(all_gather(rank() == 0 ? offer_segments(bytes) : "", deadline));
-    // Rank 0 offers other segments only after all ranks have come to its next call, so these stay
-    // until all have taken theirs.
+    // Rank 0 offers other segments only after all ranks have made their next call. So these stay
+    // until all ranks have taken theirs.
     const std::lock_guard lock(board_->mutex);
     const int node = nodes()[static_cast<std::size_t>(rank())];
     FERRY_CHECK(static_cast<std::size_t>(node), <, board_->segments.size());
     FERRY_CHECK(board_->num_taken, <, size());
     std::shared_ptr<Segment> segment = board_->segments[static_cast<std::size_t>(node)];
     FERRY_CHECK(segment->bytes(), ==, bytes);
-    if (++board_->num_taken == size()) {  // the board must not keep them alive
+    if (++board_->num_taken == size()) {  // the board must not keep the segments alive
       board_->segments.clear();
       board_->num_taken = 0;
     }
@@ -142,7 +144,7 @@ class ThreadRendezvous final : public Rendezvous {
                     missing[0]}));
       }
       deadline.look([&](const Error& why) { fail(why); });
-      constexpr int kLookMs = 50;  // between two tests of the deadline, which may be interrupted
+      constexpr int kLookMs = 50;  // the deadline may be interrupted, so it is tested this often
       board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
     }
   }
@@ -153,14 +155,14 @@ class ThreadRendezvous final : public Rendezvous {
     board_->failure->raise();
   }
 
-  // The error text when a segment is refused, else empty.
+  // Offers the segments. Returns the error text if the kernel refuses one, else an empty text.
   std::string offer_segments(std::size_t bytes) {
     try {
       std::vector<std::shared_ptr<Segment>> segments;
       for (int node = 0; node < num_nodes(nodes()); ++node)
         segments.push_back(Segment::create(bytes));
       const std::lock_guard lock(board_->mutex);
-      FERRY_CHECK(board_->segments.size(), ==, 0U);  // all ranks have taken the last ones
+      FERRY_CHECK(board_->segments.size(), ==, 0U);  // all ranks have taken the earlier ones
       board_->segments = std::move(segments);
       return "";
     } catch (const Error& error) {
