@@ -1,7 +1,7 @@
-// Bytes in and out: every encoding that ferry makes by hand (frames of the bootstrap, heads of
-// messages, rows and sums between nodes) is written by ByteWriter or append(), and read by
-// ByteReader, which never goes past the end. Values lie packed, in the byte order of the machine:
-// all ranks of a group run the same build.
+// Converts values to bytes and back. ByteWriter and append() write, and ByteReader reads, every
+// encoding that ferry makes by hand: frames of the bootstrap, heads of messages, rows and sums
+// between nodes. ByteReader never reads beyond the end. Values are packed, in the byte order of the
+// machine, because all ranks of a group run the same build.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "the encodings are lit
 template <typename Value>
 concept Encodable = std::is_trivially_copyable_v<Value> && !std::is_pointer_v<Value>;
 
-// The bytes of one value, and of the elements of anything contiguous.
+// The bytes of one value, or of the elements of a contiguous range.
 template <Encodable Value>
 requires(!std::ranges::contiguous_range<Value>) std::span<const std::byte> bytes_of(
     const Value& value)
@@ -36,7 +36,7 @@ inline std::string_view as_text(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Appends to `out`, a std::string or a std::vector<std::byte>, which grows.
+// Appends bytes to `out`, a std::string or a std::vector<std::byte>.
 template <typename Out>
 void append(Out& out, std::span<const std::byte> bytes) {
   const auto* begin = reinterpret_cast<const typename Out::value_type*>(bytes.data());
@@ -48,13 +48,13 @@ void append(Out& out, const Value& value) {
   append(out, bytes_of(value));
 }
 
-// Writes one value after the other into memory of a known size. A value that does not fit is not
-// written; from then on nothing is written and ok() is false.
+// Writes values one after the other into memory of a known size. A value that does not fit is not
+// written; after that nothing is written, and ok() is false.
 class ByteWriter {
  public:
   explicit ByteWriter(std::span<std::byte> out) noexcept : out_(out) {}
 
-  // The next `bytes`, for the caller to fill; empty when they do not fit.
+  // Reserves the next `bytes` for the caller to fill. Returns an empty span if they do not fit.
   std::span<std::byte> reserve(std::size_t bytes) noexcept {
     ok_ = ok_ && bytes <= remaining();
     if (!ok_) return {};
@@ -85,15 +85,15 @@ class ByteWriter {
   bool ok_ = true;
 };
 
-// Reads what a ByteWriter wrote. A value that would go past the end is read as zeros (and as no
-// bytes); from then on everything is, and ok() is false. So a caller reads all fields first and
-// tests ok() once.
+// Reads the values that a ByteWriter wrote. A value that would end beyond the end is read as zeros
+// (or as no bytes), and so are all later values, and ok() is false. So a caller reads all fields
+// first and tests ok() once.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> in) noexcept : in_(in) {}
   explicit ByteReader(std::string_view in) noexcept : in_(std::as_bytes(std::span(in))) {}
 
-  // The next `bytes`, where they lie (at any address).
+  // Takes the next `bytes` in place, at any address.
   std::span<const std::byte> take(std::size_t bytes) noexcept {
     ok_ = ok_ && bytes <= remaining();
     if (!ok_) return {};
@@ -108,7 +108,7 @@ class ByteReader {
     get_all(std::span(&value, 1));
     return value;
   }
-  // All elements of `values`, or none of them.
+  // Reads all elements of `values`, or none of them.
   template <Encodable Value, std::size_t kCount>
   void get_all(std::span<Value, kCount> values) noexcept {
     const auto piece = take(values.size_bytes());
@@ -116,7 +116,7 @@ class ByteReader {
   }
 
   bool ok() const noexcept { return ok_; }
-  // Everything was read, and no more.
+  // Whether all bytes were read, and no more.
   bool done() const noexcept { return ok_ && remaining() == 0; }
   std::size_t remaining() const noexcept { return in_.size() - at_; }
 

@@ -1,6 +1,6 @@
 // FERRY_CHECK: invariants of ferry itself, which no argument and no message of another rank can
-// break. They are always on, and stand where an object hands something over: in pairs, one check by
-// the writer and one by the reader. Not on a path that is taken for each row.
+// break. They are always on. They are used where one object gives data to another, in pairs: the
+// writer checks, and so does the reader. Code that runs for each row has none.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@
 
 namespace ferry::internal {
 
-// An invariant does not hold. Where a call returns a Status, the call ends with kBroken and so does
-// the group, on all ranks (GroupState::fail); elsewhere the process ends with the same text.
+// Thrown if an invariant does not hold. A call that returns a Status then ends with kBroken, and
+// breaks the group on all ranks (GroupState::fail). Elsewhere the process ends with the same text.
 class InvariantError : public Error {
  public:
   explicit InvariantError(const std::string& text) : Error(Code::kBroken, text) {}
@@ -24,7 +24,7 @@ class InvariantError : public Error {
 struct CheckedPlace {
   const char* file;
   int line;
-  const char* text;  // of the comparison
+  const char* text;  // the text of the comparison
 };
 
 [[noreturn]] inline void throw_invariant_error(const CheckedPlace& place, const std::string& left,
@@ -37,7 +37,7 @@ struct CheckedPlace {
                   place.line, place.text, left, right));
 }
 
-// Numbers, enumerators and pointers as text.
+// Formats numbers, enumerators and pointers.
 template <typename Value>
 std::string checked_value(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -51,7 +51,8 @@ std::string checked_value(const Value& value) {
 
 }  // namespace ferry::internal
 
-// FERRY_CHECK(count, <=, limit). The error shows both values. They are evaluated again for it.
+// Used as FERRY_CHECK(count, <=, limit). The error shows both values, for which the operands are
+// evaluated a second time.
 #define FERRY_CHECK(left, comparison, right)                         \
   ((left)comparison(right)                                           \
        ? static_cast<void>(0)                                        \

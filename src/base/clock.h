@@ -1,4 +1,4 @@
-// Deadlines, by the time in which this process ran (waiting.h).
+// Deadlines. They count the time in which this process ran (waiting.h).
 #pragma once
 
 #include <algorithm>
@@ -23,21 +23,21 @@ class Deadline {
   }
   bool passed() const noexcept { return running_ns() >= at_ns_ || interrupted(); }
   bool interrupted() const noexcept { return interrupted_ && *interrupted_ && (*interrupted_)(); }
-  // This deadline, or `span` from now where that is earlier.
+  // This deadline, or `span` from now if that is earlier.
   Deadline earlier(std::chrono::nanoseconds span) const noexcept {
     return Deadline(std::min(at_ns_, running_ns() + static_cast<std::int64_t>(span.count())),
                     interrupted_, look_);
   }
-  // The same deadline, with a function that is called during the wait while ranks meet. An Error
-  // that `look` throws ends the wait of all ranks.
+  // The same deadline, with a function that waits call while ranks meet. An Error that `look`
+  // throws ends the wait of all ranks.
   Deadline looking(const std::function<void()>& look) const noexcept {
     return Deadline(at_ns_, interrupted_, &look);
   }
-  // A deadline `span` from now, whether this one has passed or not.
+  // A deadline `span` from now, even if this one has passed.
   Deadline anew(std::chrono::nanoseconds span) const noexcept {
     return Deadline(running_ns() + span.count(), nullptr, look_);
   }
-  // Calls the function of looking(), and `fail` with the Error that it throws.
+  // Calls the function that looking() has set. If it throws an Error, calls `fail` with that.
   void look(const auto& fail) const {
     try {
       if (look_ != nullptr) (*look_)();
@@ -46,7 +46,7 @@ class Deadline {
     }
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
-  // The longest sleep, for poll(2): rounded up, never negative, at most `cap_ms`. It is at most
+  // The remaining time for poll(2), rounded up, never negative, and at most `cap_ms`. It is at most
   // kLongestSleepMs, because running_ns() counts only a part of a longer sleep.
   int remaining_ms(int cap_ms = kLongestSleepMs) const noexcept {
     const std::int64_t ms = (remaining_ns() + 999'999) / 1'000'000;

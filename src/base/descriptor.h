@@ -7,7 +7,7 @@
 
 namespace ferry::internal {
 
-// Closed by its destructor; empty when fd() < 0.
+// The destructor closes the descriptor. It is empty if fd() < 0.
 class Descriptor {
  public:
   Descriptor() = default;

@@ -39,7 +39,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "(10.0.0.1:9400, [fd00::1]:9400; 0.0.0.0 and [::]: all)"},
 };
 
-// The index of the variable's value in `values`; nullopt when it is not set.
+// The index of the variable's value in `values`, or nullopt if the variable is not set.
 std::optional<std::size_t> choice(const char* name, const std::vector<std::string>& values) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
@@ -49,7 +49,8 @@ std::optional<std::size_t> choice(const char* name, const std::vector<std::strin
               fmt::format("{}=\"{}\" is none of {}", name, *text, fmt::join(values, ", ")));
 }
 
-// "10.0.0.1" or "[fd00::1]": a name could have several addresses.
+// Whether a text is an IP address: "10.0.0.1" or "[fd00::1]". Host names are refused, because a
+// name can have several addresses.
 bool is_number_of_host(const std::string& text) {
   in6_addr address;
   const bool brackets = text.size() > 2 && text.front() == '[' && text.back() == ']';

@@ -11,7 +11,7 @@ namespace ferry::internal {
 
 namespace {
 
-// The edit distance: letters to insert, delete or replace.
+// The edit distance: the number of letters to insert, delete or replace.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

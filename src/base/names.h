@@ -1,4 +1,4 @@
-// Refusals of names that users mistype, and of lines that they wrote.
+// Errors about names that users mistype, and about lines that they wrote.
 #pragma once
 
 #include <string>
@@ -7,10 +7,12 @@
 
 namespace ferry::internal {
 
-// "; did you mean 'x'?" for the nearest of these names, or "; there are a, b" if none is near.
+// Returns "; did you mean 'x'?" for the nearest of these names, or "; there are a, b" if none is
+// near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
 
-// Throws Error kInvalidArgument that begins with the number of the line; 0: the user wrote none.
+// Throws Error(kInvalidArgument) that begins with the number of the line. With number 0 it names no
+// line.
 [[noreturn]] void refuse_line(int line, const std::string& what);
 
 }  // namespace ferry::internal

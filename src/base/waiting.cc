@@ -17,8 +17,8 @@ std::int64_t now_ns() noexcept {
 }
 
 std::int64_t running_ns() noexcept {
-  // Relaxed: nothing else is published by them. A thread that was stopped between the exchange and
-  // the addition adds no time that another thread has already added.
+  // Relaxed order suffices, because these numbers publish no other data. If a thread was stopped
+  // between the exchange and the addition, it adds no time that another thread has already added.
   static std::atomic<std::int64_t> looked_ns{0}, ran_ns{0};
   const std::int64_t now = now_ns();
   std::int64_t seen = looked_ns.load(std::memory_order_relaxed);

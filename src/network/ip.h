@@ -1,4 +1,4 @@
-// Ip: an address of either family. IpEndpoint: an address with a port.
+// Ip: an IPv4 or IPv6 address. IpEndpoint: an address with a port.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace ferry::internal {
 
-using Ip = std::array<std::uint8_t, 16>;  // IPv4 as ::ffff:a.b.c.d
+using Ip = std::array<std::uint8_t, 16>;  // an IPv4 address is stored as ::ffff:a.b.c.d
 
 constexpr Ip kMappedIpv4{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 constexpr Ip kLoopback4{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
@@ -29,7 +29,7 @@ struct IpEndpoint {
   bool operator==(const IpEndpoint&) const = default;
 };
 
-// "port 4711 of 10.77.0.2".
+// Formats an endpoint as "port 4711 of 10.77.0.2".
 std::string text_of(const IpEndpoint& end);
 
 }  // namespace ferry::internal

@@ -1,4 +1,4 @@
-// Liveness by pidfds, or by /proc where there are none.
+// Watches processes with pidfds, or through /proc if there are none.
 #include "network/liveness.h"
 
 #include <fcntl.h>
@@ -17,19 +17,19 @@
 namespace ferry::internal {
 namespace {
 
-// Pidfds may take a quarter of the descriptors that the process may open; the program needs some
-// too.
+// Whether there are enough descriptors. Pidfds may take a quarter of those that the process may
+// open, because the program needs some, too.
 bool descriptors_suffice(std::size_t num) noexcept {
   rlimit limit{};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 && num * 4 <= limit.rlim_cur;
 }
 
 Descriptor open_pidfd(pid_t pid) noexcept {
-  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
+  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by default
 }
 
-// Field 22 of /proc/<pid>/stat; 0 when it cannot be read or the process is a zombie. No allocation,
-// no throw.
+// Reads the start time, field 22 of /proc/<pid>/stat. Returns 0 if it cannot be read, or if the
+// process is a zombie. Neither allocates nor throws.
 std::uint64_t start_time_of(pid_t pid) noexcept {
   char path[32];
   std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
@@ -39,7 +39,8 @@ std::uint64_t start_time_of(pid_t pid) noexcept {
   const ssize_t bytes = read(file.fd(), text, sizeof(text) - 1);
   if (bytes <= 0) return 0;
   text[bytes] = 0;
-  // The name, in parentheses, may hold anything; the state follows the last of them.
+  // The name is in parentheses and may hold any characters. The state follows the last closing
+  // parenthesis.
   const char* rest = std::strrchr(text, ')');
   char state = 0;
   unsigned long long start_time = 0;

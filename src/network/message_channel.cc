@@ -1,4 +1,5 @@
-// Order and exactly-once by sequence numbers; joining of the packets of a message; send buffers.
+// Orders packets and drops duplicates by sequence numbers, joins the packets of a message, and
+// manages send buffers.
 #include "network/message_channel.h"
 
 #include <fmt/format.h>
@@ -14,11 +15,11 @@
 namespace ferry::internal {
 namespace {
 
-// The most packets that are kept out of order. A network that delivers more before the next one has
-// lost it.
+// The limit for packets that arrived out of order and are kept. If a network delivers more than
+// these before the next packet in order, it has lost that packet.
 constexpr std::size_t kMaxEarlyPackets = 4096;
 constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
-// Buffers of larger bundles are freed.
+// The buffer of a bundle that is larger than this is freed.
 constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
 
 constexpr std::chrono::milliseconds kClosingTime{100};
@@ -56,13 +57,13 @@ MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, i
 MessageChannel::~MessageChannel() {
   try {
     send_the_rest();
-  } catch (...) {  // an invariant does not hold, or there is no memory: the rest is not sent
+  } catch (...) {  // an invariant does not hold, or there is no memory; the rest is not sent
   }
-  transport_.reset();  // before the memory of the messages that it still sends
+  transport_.reset();  // must end before the memory of the messages that it still sends
 }
 
-// Packets that come now are read and dropped: a socket that is closed with unread bytes discards
-// the last bytes that it sent.
+// Sends the remaining messages. Packets that arrive meanwhile are read and dropped, because a
+// socket that is closed with unread bytes discards the last bytes that it sent.
 void MessageChannel::send_the_rest() {
   send_bundles();
   const Deadline deadline = Deadline::after(kClosingTime);
@@ -184,11 +185,11 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   FERRY_CHECK(message->heads.empty(), ==, true);
   ++under_way_;
   ++to.traffic.sent;
-  message->packets_remaining = 1;  // until all are cut
+  message->packets_remaining = 1;  // not 0 before all packets are cut
   for (std::size_t cut = 0; !to.is_lost;) {
     const std::span body(message->data() + cut,
                          std::min(bytes - cut, transport_->max_body_bytes()));
-    FERRY_CHECK(body.empty(), ==, bytes == 0);  // or the message would never end
+    FERRY_CHECK(body.empty(), ==, bytes == 0);  // otherwise the message would never end
     message->heads.push_back({.job = self_.job,
                               .remaining = bytes - cut,
                               .sequence = to.next_out++,
@@ -361,7 +362,7 @@ void MessageChannel::take(int from, const Head& head, std::span<const std::byte>
                           const MessageReader& read) {
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
   FERRY_CHECK(head.sequence, ==, peer.next_in);
-  FERRY_CHECK(body.size(), <=, head.remaining);  // is_ours() drops others
+  FERRY_CHECK(body.size(), <=, head.remaining);  // is_ours() drops all others
   ++peer.next_in;
   const bool is_first = peer.to_join == 0;
   FERRY_CHECK(peer.joined.empty(), ==, is_first);

@@ -1,7 +1,8 @@
-// MessageChannel: messages between this rank and ranks of other nodes; each arrives once, and those
-// of one sender in the order they were sent. It runs over a Transport, which guarantees neither.
-// Memory is bounded: at most kUnsent send buffers to a peer are under way (copies of send_now() do
-// not count). Any thread may call it, except receive().
+// MessageChannel: messages between this rank and ranks of other nodes. Each message arrives once,
+// and messages of one sender arrive in the order in which they were sent. The channel runs over a
+// Transport, which guarantees neither. Its memory is bounded: at most kUnsent send buffers to a
+// peer are under way (copies of send_now() do not count). Any thread may call it, except for
+// receive().
 #pragma once
 
 #include <cstddef>
@@ -23,16 +24,17 @@ class MessageChannel {
   struct Outgoing;
 
  public:
-  static constexpr std::size_t kSendBufferBytes = std::size_t{256} << 10;  // of one message
+  static constexpr std::size_t kSendBufferBytes = std::size_t{256} << 10;  // for one message
   static constexpr int kUnsent = 4;
 
-  // Reads a message where it lies, at any address, inside receive(). It must not call the channel.
+  // Reads a message in place, at any address, inside receive(). It must not call the channel.
   using MessageReader = std::function<void(int from, std::span<const std::byte> message)>;
-  // From this peer no more messages come, and messages to it are dropped. Reported once per peer.
+  // The loss of a peer. No more messages from this peer arrive, and messages to it are dropped.
+  // Each loss is reported once.
   using Loss = Transport::Loss;
 
-  // A message being written: kSendBufferBytes at data(), aligned to 64. A buffer that is destroyed
-  // unsent goes back to its channel, which it must not outlive.
+  // A message that is being written: kSendBufferBytes at data(), aligned to 64. A buffer that is
+  // destroyed before it is sent returns to its channel, and the channel must outlive it.
   class SendBuffer {
    public:
     SendBuffer(SendBuffer&& other) noexcept;
@@ -46,58 +48,59 @@ class MessageChannel {
     SendBuffer(MessageChannel* messages, Outgoing* message) noexcept
         : messages_(messages), message_(message) {}
     MessageChannel* messages_;
-    Outgoing* message_;  // null once sent
+    Outgoing* message_;  // null after it is sent
   };
 
   struct Counters {
-    std::uint64_t duplicates = 0;  // dropped: the packet had come before
-    std::uint64_t strangers = 0;   // dropped: a packet of another job, or not of ferry
-    std::uint64_t reordered = 0;   // kept until the packets before it came
-    std::uint64_t unread = 0;      // dropped: from peers that are lost
+    std::uint64_t duplicates = 0;  // dropped packets that had arrived before
+    std::uint64_t strangers = 0;   // dropped packets of another job, or not of ferry
+    std::uint64_t reordered = 0;   // packets that were kept until earlier ones arrived
+    std::uint64_t unread = 0;      // dropped packets of lost peers
   };
 
-  // `job` is equal on the ranks of the group and on no others: packets with another job are
-  // dropped.
+  // `job` identifies the group: it is equal on its ranks and on no others. Packets with another job
+  // are dropped.
   MessageChannel(std::unique_ptr<Transport> transport, int rank, int size, std::uint64_t job);
-  // Drops messages that come now. Messages that are not sent yet are sent for up to 100 ms.
+  // Sends unsent messages for up to 100 ms. Messages that arrive meanwhile are dropped.
   ~MessageChannel();
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
-  // As Transport's, all before any message.
+  // These call the transport. All of them must be called before any message is sent.
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
   std::map<int, std::string> unconnected() const;
 
-  // Nullopt while kUnsent messages to `peer` are under way: the caller calls receive() and tries
-  // again.
+  // Returns nullopt if kUnsent messages to `peer` are under way. The caller then calls receive()
+  // and tries again.
   std::optional<SendBuffer> send_buffer(int peer);
   // The number of send buffers to `peer` that are free now.
   int room(int peer) const;
   // Sends the first `bytes` of a buffer.
   void send(SendBuffer buffer, std::size_t bytes);
-  // Copies head and body and sends them at once, whatever is under way. For flags and other small
-  // messages; any size is valid.
+  // Copies head and body and sends them at once, even if kUnsent messages are under way. Meant for
+  // flags and other small messages, but any size is valid.
   void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
-  // The same for a small message that another one follows at once: both are sent in one packet, in
-  // the next receive() or send_bundled() at the latest.
+  // Copies a small message that another one follows at once. Both are sent in one packet, in the
+  // next receive() or send_bundled() at the latest.
   void send_soon(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
 
   void send_bundled();
 
-  // Sends and receives what is possible now, and reads the messages that have come. `lost` becomes
-  // the peers that were lost since the last call. True when there was something to do. One thread
-  // at a time.
+  // Sends and receives as much as is possible now, and reads the messages that have arrived. Sets
+  // `lost` to the peers that were lost since the last call. Returns true if there was something to
+  // do. Only one thread at a time may call this.
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
-  // True when all messages have departed from this rank: their memory is free.
+  // Returns true if all messages have departed from this rank, so that their memory is free.
   bool all_sent() const;
-  // [ranks] The messages to each rank so far, and how many of them have departed from this rank.
+  // [ranks]: the messages to each rank until now, and how many of them have departed from this
+  // rank.
   struct Traffic {
     std::uint64_t sent = 0, departed = 0;
   };
   std::vector<Traffic> traffic() const;
-  // Sleeps until there is something to do, at most `wait_us`.
+  // Sleeps until there is something to do, but at most `wait_us`.
   void sleep(int wait_us);
   void wake();
   Counters counters() const;
@@ -110,7 +113,7 @@ class MessageChannel {
     std::uint64_t job;
   };
   struct Head;
-  struct Early;  // a packet that came before its turn
+  struct Early;  // a packet that arrived before its predecessor
   struct Peer;
 
   Outgoing* new_message(int peer);
@@ -130,17 +133,17 @@ class MessageChannel {
   void hand_over(int from, bool is_bundle, std::span<const std::byte> message,
                  const MessageReader& read);
 
-  mutable std::mutex mutex_;  // of all that follows
+  mutable std::mutex mutex_;  // protects all members below
   std::unique_ptr<Transport> transport_;
   const Self self_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<std::unique_ptr<Outgoing>> messages_;  // all that there are
+  std::vector<std::unique_ptr<Outgoing>> messages_;  // all messages, free or in use
   std::vector<Outgoing*> spare_;                     // free messages for bundles
-  std::vector<int> bundled_;                         // peers with a bundle that is not sent
-  Transport::Events events_;                         // of the last receive()
-  std::vector<Loss> lost_;                           // found by it
-  std::size_t under_way_ = 0;                        // messages
-  int asleep_ = 0;                                   // threads inside sleep()
+  std::vector<int> bundled_;                         // peers with a bundle that is not sent yet
+  Transport::Events events_;                         // the events of the last receive()
+  std::vector<Loss> lost_;                           // the losses that the last receive() found
+  std::size_t under_way_ = 0;                        // number of messages
+  int asleep_ = 0;                                   // number of threads inside sleep()
   Counters counters_;
 };
 

@@ -1,5 +1,5 @@
-// The parts of MessageChannel: the head of a packet, an outgoing message, a packet that came out of
-// order, and a peer.
+// The parts of MessageChannel: the head of a packet, an outgoing message, a packet that arrived out
+// of order, and a peer.
 #pragma once
 
 #include <cstddef>
@@ -22,18 +22,18 @@ struct FreePages {
 };
 using Pages = std::unique_ptr<std::byte[], FreePages>;
 
-// Every page is touched here, once.
+// Allocates pages and writes to each of them once, so that they exist.
 inline Pages make_pages(std::size_t bytes) {
   Pages pages(static_cast<std::byte*>(::operator new[](bytes, kPage)));
   std::memset(pages.get(), 0, bytes);
   return pages;
 }
 
-// The head of every packet. `sequence` counts the packets from `from` to their receiver and wraps.
-// A bundle is several messages that are sent together, each behind its length (64 bits).
+// The head of every packet. `sequence` counts the packets from `from` to their receiver, and wraps.
+// A bundle is several messages that are sent together; each follows its length (64 bits).
 struct MessageChannel::Head {
   std::uint64_t job;
-  std::uint64_t remaining;  // bytes of the message from this packet's body on
+  std::uint64_t remaining;  // bytes of the message from the begin of this packet's body
   std::uint32_t sequence;
   std::uint32_t from;
   std::uint32_t body_bytes;
@@ -42,9 +42,9 @@ struct MessageChannel::Head {
 
 struct MessageChannel::Outgoing {
   int peer = 0;
-  Pages buffer;                 // null: a bundle
-  std::vector<std::byte> copy;  // of a bundle
-  std::deque<Head> heads;       // one per packet; they do not move
+  Pages buffer;                 // null if this is a bundle
+  std::vector<std::byte> copy;  // the contents of a bundle
+  std::deque<Head> heads;       // one for each packet; they do not move
   std::size_t packets_remaining = 0;
 
   const std::byte* data() const noexcept { return buffer ? buffer.get() : copy.data(); }
@@ -61,12 +61,12 @@ struct MessageChannel::Peer {
   bool is_lost = false;
   int num_buffers = 0;
   Traffic traffic;
-  std::vector<Outgoing*> buffers;  // free ones
-  Outgoing* bundle = nullptr;      // not sent yet
+  std::vector<Outgoing*> buffers;  // free buffers
+  Outgoing* bundle = nullptr;      // the bundle that is not sent yet
   std::map<std::uint32_t, Early> early;
   std::size_t early_bytes = 0;
-  std::vector<std::byte> joined;  // the bytes of the message that has not come whole
-  std::uint64_t to_join = 0;      // bytes of that message that are missing
+  std::vector<std::byte> joined;  // the bytes of a message that has not arrived whole
+  std::uint64_t to_join = 0;      // the bytes of that message that are missing
 
   void forget() {
     early.clear();

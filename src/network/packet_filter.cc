@@ -1,4 +1,5 @@
-// A classic BPF program on the socket: the IP version, then one comparison after the other.
+// Sets a classic BPF program on the socket. It first compares the IP version, and then one address
+// after the other.
 #include "network/packet_filter.h"
 
 #include <linux/filter.h>
@@ -21,15 +22,15 @@ constexpr unsigned kSource4At = kVersionAt + 12, kSource6At = kVersionAt + 8;
 constexpr unsigned kPass = 0xffffffff, kDrop = 0;
 
 void add(Program& program, int code, unsigned value, int if_true = 0, int if_false = 0) {
-  FERRY_CHECK(if_true, <=, 255);  // the instructions that a comparison can skip
+  FERRY_CHECK(if_true, <=, 255);  // the most instructions that a comparison can skip
   FERRY_CHECK(if_false, <=, 255);
   program.push_back({static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(if_true),
                      static_cast<std::uint8_t>(if_false), value});
 }
 
-// Adds the comparison of a packet's source with `ip`, and the return that lets it through. Of an
-// IPv4 address the last `ignored` bytes are not compared; of an IPv6 address the first 16 >>
-// ignored bytes are compared.
+// Adds the comparison of a packet's source with `ip`, and the return that lets the packet through.
+// For an IPv4 address, the last `ignored` bytes are not compared. For an IPv6 address, the first 16
+// >> ignored bytes are compared.
 void add_source(Program& program, const Ip& ip, int ignored) {
   const bool four = is_ipv4(ip);
   const int bytes = four ? 4 - ignored : 16 >> ignored;
@@ -40,7 +41,7 @@ void add_source(Program& program, const Ip& ip, int ignored) {
     const std::uint32_t mask = bytes - at >= 4 ? ~0u : ~0u << 8 * (4 - (bytes - at));
     add(program, BPF_LD | BPF_W | BPF_ABS, (four ? kSource4At : kSource6At) + at);
     add(program, BPF_ALU | BPF_AND | BPF_K, mask);
-    // If it differs: jump over the other words of this address and its return.
+    // If the word differs, jump over the other words of this address and its return.
     add(program, BPF_JMP | BPF_JEQ | BPF_K, word & mask, 0, (bytes - at - 1) / 4 * 3 + 1);
   }
   add(program, BPF_RET | BPF_K, kPass);
@@ -63,7 +64,7 @@ Program program_of(const std::set<Ip>& sources, int ignored) {
 }  // namespace
 
 std::string let_through_only(int fd, const std::set<Ip>& sources) {
-  // First whole addresses; then networks of /24 and /64; then of /16 and /32.
+  // Tries whole addresses first, then networks of /24 and /64, then networks of /16 and /32.
   for (int ignored = 0; ignored <= 2; ++ignored) {
     std::set<Ip> networks;
     for (Ip ip : sources) {

@@ -26,12 +26,12 @@
 
 namespace ferry::internal {
 
-// All TcpSockets of this process, for forked children. Never destroyed: transports may end after
-// static objects.
+// All TcpSockets of this process, so that forked children can close them. Never destroyed, because
+// transports may end after static objects.
 struct OpenSockets {
-  std::mutex mutex;  // held while a TcpSockets changes, and while the process forks
+  std::mutex mutex;  // locked while a TcpSockets changes, and while the process forks
   std::vector<const TcpSockets*> all;
-  std::int64_t set_up_ns = 0;  // when set_up_connections() was done
+  std::int64_t set_up_ns = 0;  // the time of the last set_up_connections()
 
   static OpenSockets& here() {
     static auto* const made = [] {
@@ -51,8 +51,8 @@ namespace {
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44  // Linux 6.15
 #endif
-constexpr int kRetryMs = 1000;        // the least that the kernel takes
-constexpr int kPatienceMs = INT_MAX;  // ferry's deadlines end a wait, not TCP's
+constexpr int kRetryMs = 1000;        // the least value that the kernel accepts
+constexpr int kPatienceMs = INT_MAX;  // a wait ends by ferry's deadline and not by TCP's
 constexpr int kFirstBytesS = 1;       // a connection without bytes takes no descriptor
 
 void set(int fd, int level, int name, int value) {
@@ -74,8 +74,8 @@ bool is_inet(const sockaddr* address) {
   return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
 }
 
-// As getpeername(2), also for a connection that is not established yet. The kernel refuses a buffer
-// that is larger than the address.
+// The same as getpeername(2), but also for a connection that is not established yet. The kernel
+// refuses a buffer that is larger than the address.
 int peer_asked_for(int fd, sockaddr* address, socklen_t* bytes) noexcept {
   for (const socklen_t most : {sizeof(sockaddr_in6), sizeof(sockaddr_in)}) {
     *bytes = most;
@@ -84,13 +84,13 @@ int peer_asked_for(int fd, sockaddr* address, socklen_t* bytes) noexcept {
   return -1;
 }
 
-// `name` is getsockname or peer_asked_for.
+// One end of a connection. `name` is getsockname or peer_asked_for.
 std::optional<IpEndpoint> end_of(int fd, decltype(&getsockname) name) {
   sockaddr_storage storage{};
   socklen_t bytes = sizeof storage;
   auto* address = reinterpret_cast<sockaddr*>(&storage);
   if (name(fd, address, &bytes) != 0 || !is_inet(address)) return std::nullopt;
-  // The port lies at the same place in both families.
+  // Both families have the port at the same offset.
   return IpEndpoint{ip_of(address), ntohs(reinterpret_cast<sockaddr_in*>(address)->sin_port)};
 }
 
@@ -100,7 +100,7 @@ bool has_option(int fd, int name, int wanted) {
   return getsockopt(fd, SOL_SOCKET, name, &value, &bytes) == 0 && value == wanted;
 }
 
-// Between connect(2) and the reply, and after a refusal.
+// Whether a connection has no reply yet, or was refused.
 bool is_unconnected(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
@@ -121,7 +121,7 @@ std::vector<int> tcp_sockets() {
   return found;
 }
 
-// "socket:[inode]", unique while the socket is open.
+// The name of a socket, "socket:[inode]". It is unique while the socket is open.
 std::string name_of(int fd) {
   char name[64] = {};
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -134,7 +134,7 @@ std::vector<int> listening_sockets() {
   return found;
 }
 
-// The addresses of this host, without those of the loopback.
+// The addresses of this host without those of the loopback.
 std::set<Ip> host_ips() {
   std::set<Ip> ips;
   ifaddrs* list = nullptr;
@@ -154,7 +154,7 @@ void set_up(int fd) {
 
 }  // namespace
 
-// Both ends of one descriptor.
+// The local and the remote end of a connection.
 struct TcpSockets::Ends {
   explicit Ends(int fd) : local(end_of(fd, getsockname)), peer(end_of(fd, peer_asked_for)) {}
   std::optional<IpEndpoint> local, peer;
@@ -180,7 +180,7 @@ void TcpSockets::find(std::string_view ucx_address) {
     if (ucx_address.find(as_text(bytes_of(port))) == std::string_view::npos) continue;
     ports_.insert(local->port);
     listens_.push_back(*local);
-    set_up(fd);  // connections inherit it
+    set_up(fd);  // accepted connections inherit it
     set(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, kFirstBytesS);
   }
   guard();
@@ -215,12 +215,12 @@ void TcpSockets::let_in(const std::vector<std::string>& addresses) {
   const std::lock_guard lock(OpenSockets::here().mutex);
   for (const std::string& address : addresses) {
     Place place = place_of(address);
-    // Ranks of one host may connect over its loopback.
+    // Ranks of one host may connect over the loopback of the host.
     if (place.ips == mine) place.ips.insert({kLoopback4, kLoopback6});
     peer_ips_.insert(place.ips.begin(), place.ips.end());
     for (const IpEndpoint& end : place.listens) peer_ports_.insert(end.port);
   }
-  // No peer connects before this.
+  // No peer of the job connects before this call, so existing connections are closed.
   for (const int fd : tcp_sockets())
     if (is_ours(Ends(fd)) && !has_option(fd, SO_ACCEPTCONN, 1)) shutdown(fd, SHUT_RDWR);
   guard();
@@ -261,7 +261,8 @@ bool TcpSockets::is_ours(const Ends& ends) const {
   return ends.peer && peer_ports_.contains(ends.peer->port) && peer_ips_.contains(ends.peer->ip);
 }
 
-// The descriptors stay open, on /dev/null: UCX may close them in the child.
+// Closes the sockets in a child. The descriptors stay open, on /dev/null, because UCX may close
+// them in the child.
 void TcpSockets::close_in_child() const {
   const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : tcp_sockets())

@@ -17,32 +17,36 @@ namespace ferry::internal {
 
 class TcpSockets {
  public:
-  // The contents of address(): the addresses of a rank's host, and where the rank listens.
+  // The contents of address(): the addresses of a rank's host, and the endpoints at which the rank
+  // listens.
   struct Place {
     std::set<Ip> ips;
     std::vector<IpEndpoint> listens;
   };
   static Place place_of(std::string_view address);
 
-  // To be made before UCX opens sockets: sockets that listen by then are not UCX's.
+  // Must be made before UCX opens sockets. Sockets that listen at that time are not UCX's.
   TcpSockets();
   ~TcpSockets();
   TcpSockets(const TcpSockets&) = delete;
   TcpSockets& operator=(const TcpSockets&) = delete;
 
-  // Finds the sockets that listen at a port in UCX's address. From here on no host can connect.
+  // Finds the sockets that listen at a port in UCX's address. After this call no host can connect.
   void find(std::string_view ucx_address);
-  // The text for peers that place_of() reads.
+  // The text for peers, which they read with place_of().
   std::string address() const;
-  // From here on the hosts with these addresses can connect; earlier connections are closed.
+  // After this call, the hosts with these addresses can connect. Earlier connections are closed.
   void let_in(const std::vector<std::string>& addresses);
-  // Sets up the connections that all transports of this process have made since the last call,
-  // unless that was less than `every_ns` ago. Takes microseconds for each descriptor.
+  // Sets the options of the connections that all transports of this process have made since the
+  // last call. Does nothing if the last call was less than `every_ns` ago. Takes microseconds for
+  // each descriptor.
   static void set_up_connections(std::int64_t every_ns = 0);
-  // The remote ends of connections to peers that are not established: without a reply, or refused.
+  // The remote ends of connections to peers that are not established, because they have no reply or
+  // were refused.
   std::vector<IpEndpoint> unconnected() const;
   bool none() const noexcept { return ports_.empty(); }
-  // Why the kernel lets other hosts connect nevertheless; empty: it does not.
+  // The reason why the kernel lets other hosts connect in spite of the filter. Empty if it does
+  // not.
   const std::string& exposed() const noexcept { return exposed_; }
 
  private:
@@ -52,7 +56,7 @@ class TcpSockets {
   void close_in_child() const;
   void guard();
 
-  std::set<std::string> not_ours_;  // names of sockets
+  std::set<std::string> not_ours_;  // the names of sockets that listened before
   std::vector<IpEndpoint> listens_;
   std::set<std::uint16_t> ports_, peer_ports_;
   std::set<Ip> peer_ips_;

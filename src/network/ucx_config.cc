@@ -68,19 +68,19 @@ UcxConfig::UcxConfig(const UcxLibrary& ucx) : ucx_(ucx) {
 }
 
 void UcxConfig::choose() {
-  // Ranks that share memory use no transport, and nodes of one machine may be in namespaces between
+  // Ranks that share memory use no transport. Nodes of one machine may be in namespaces between
   // which UCX's shared memory does not work.
   prefer("SHM_DEVICES", "");
-  // A segment holds a whole packet. This saves a third of the processor time over TCP, whose
-  // default of 64 KiB makes UCX join every packet from pieces.
+  // A segment holds a whole packet. This saves a third of the processor time over TCP. With its
+  // default of 64 KiB, UCX would join every packet from pieces.
   prefer("TCP", "RX_SEG_SIZE", kTcpPiece);
-  // UCX 1.13 aborts when a connection ends while it sends over TCP without a copy. The copy costs
-  // no more than the system calls that it saves (docs/decisions/between_nodes.md).
+  // UCX 1.13 aborts if a connection ends while it sends over TCP without a copy. The copy takes no
+  // more time than the system calls that it saves (docs/decisions/between_nodes.md).
   if (rdma_devices().empty()) {
     prefer("TCP", "TX_SEG_SIZE", kTcpPiece);
     prefer("ZCOPY_THRESH", "inf");
   }
-  // Otherwise UCX's call to connect blocks for minutes where a firewall drops its packets.
+  // Without this, UCX's call to connect blocks for minutes if a firewall drops its packets.
   prefer("TCP", "CONN_NB", "y");
   // Keepalive probes a silent peer: a host that was restarted replies that it does not have the
   // connection. TcpSockets sets how long a peer may be silent.
@@ -93,13 +93,13 @@ void UcxConfig::choose() {
   }
 }
 
-// `transport` has its own table of options. UCX 1.13 needs the bare name there, later versions the
-// name with the transport in front, as in the environment.
+// Sets an option in the table of `transport`. UCX 1.13 needs the bare name there. Later versions
+// need the name with the transport in front, as in the environment.
 void UcxConfig::prefer(const std::string& transport, const std::string& name, const char* value) {
   const std::string full_name = transport + "_" + name;
   const std::string& key = is_before_1_14() ? name : full_name;
-  if (!environment("UCX_" + full_name))
-    ucx_.config_modify(config_, key.c_str(), value);  // refused without such a transport
+  // UCX refuses the option if it lacks the transport.
+  if (!environment("UCX_" + full_name)) ucx_.config_modify(config_, key.c_str(), value);
 }
 
 void UcxConfig::prefer(const std::string& name, const char* value) {

@@ -1,5 +1,5 @@
-// UcxConfig: UCX's configuration: the environment, and ferry's choices for variables that are not
-// set.
+// UcxConfig: the configuration of UCX. It comes from the environment, and from ferry's choices for
+// variables that are not set.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace ferry::internal {
 
-// Network interfaces and RDMA devices of this host.
+// The network interfaces and RDMA devices of this host.
 std::vector<std::string> network_devices();
 
 class UcxConfig {
  public:
-  // Throws Error(kInvalidArgument) for a device that this host does not have, kSystem for a value
-  // that UCX refuses.
+  // Throws Error(kInvalidArgument) for a device that this host does not have, and Error(kSystem)
+  // for a value that UCX refuses.
   explicit UcxConfig(const UcxLibrary& ucx);
   ~UcxConfig() { ucx_.config_release(config_); }
   UcxConfig(const UcxConfig&) = delete;

@@ -18,9 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kName = "libucp.so.0";
-constexpr int kFoldersUp = 3;  // from site-packages/ferry/bin/ferry
+constexpr int kFoldersUp = 3;  // the depth of site-packages/ferry/bin/ferry
 
-// Signal handlers as they were before UCX was loaded.
+// Restores the signal handlers that were set before UCX was loaded.
 class KeptHandlers {
  public:
   KeptHandlers() {
@@ -47,13 +47,13 @@ void find(void* library, const char* name, Function& function) {
   }
 }
 
-// The UCX that pip installed beside ferry (ferry-ep[ucx]): both lie in site-packages.
+// The UCX that pip installed beside ferry (ferry-ep[ucx]). Both are in site-packages.
 std::string pip_library() {
   Dl_info self{};
   dladdr(reinterpret_cast<const void*>(&pip_library), &self);
   const std::string_view file = self.dli_fname != nullptr ? self.dli_fname : "";
   std::error_code none;
-  // For a program, the loader has only the name that it was called by.
+  // The loader knows a program only by the name with which it was started.
   fs::path folder = fs::canonical(file.ends_with(".so") ? fs::path(file) : "/proc/self/exe", none);
   for (int up = 0; up < kFoldersUp; ++up) {
     folder = folder.parent_path();
@@ -63,9 +63,9 @@ std::string pip_library() {
   return {};
 }
 
-// The UCX that the program has loaded, since two in one process would resolve each other's
-// functions; else the newer one of pip; else the system's. RTLD_LOCAL: no other library of the
-// process resolves its names here.
+// Opens UCX. It first takes the one that the program has loaded, because two in one process would
+// resolve each other's functions. Otherwise it takes the newer one of pip, or else the system's.
+// With RTLD_LOCAL, no other library of the process resolves its names here.
 void* open_library() {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   void* library = dlopen(kName, kFlags | RTLD_NOLOAD);

@@ -1,6 +1,6 @@
-// UcxLibrary: the functions of UCX that ferry calls, loaded when the first group spans hosts. UCX
-// is not linked: loading it replaces the process's handlers of SIGSEGV and other signals, and a
-// program on one host does not need it.
+// UcxLibrary: the functions of UCX that ferry calls. They are loaded when the first group spans
+// hosts. ferry is not linked with UCX, because loading it replaces the process's handlers of
+// SIGSEGV and other signals, and a program on one host does not need it.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -33,7 +33,7 @@ struct UcxLibrary {
   decltype(&ucs_status_string) status_string;
 };
 
-// Loaded once and never unloaded. Throws Error(kSystem) when it is not installed.
+// Loads UCX at the first call, and never unloads it. Throws Error(kSystem) if UCX is not installed.
 const UcxLibrary& ucx_library();
 
 }  // namespace ferry::internal

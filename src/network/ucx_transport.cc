@@ -1,5 +1,5 @@
-// UcxTransport: packets as UCX's active messages. Owns a context, a worker and an endpoint per
-// peer.
+// UcxTransport: sends packets as active messages of UCX. It owns a context, a worker, and an
+// endpoint for each peer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -27,12 +27,12 @@
 namespace ferry::internal {
 namespace {
 
-constexpr unsigned kPacketId = 1;      // of the active messages
-constexpr int kRoundsPerProgress = 8;  // of UCX's progress, before other threads get a turn
+constexpr unsigned kPacketId = 1;      // the id of the active messages
+constexpr int kRoundsPerProgress = 8;  // calls of UCX's progress before other threads get a turn
 constexpr std::size_t kMaxBodyBytes = std::size_t{256} << 10;
 constexpr std::chrono::milliseconds kClosing{500};
-// UCX may make a connection at any time. Its socket options matter only after a cut of the network
-// that is longer than this.
+// How often the options of new sockets are set. UCX may make a connection at any time, and its
+// socket options matter only after the network was cut for longer than this.
 constexpr std::int64_t kSetUpEveryNs = 250'000'000;
 
 class UcxTransport final : public Transport {
@@ -58,7 +58,7 @@ class UcxTransport final : public Transport {
   struct Peer {
     UcxTransport* transport;
     int rank;
-    ucp_ep_h endpoint;  // null once lost
+    ucp_ep_h endpoint;  // null after the peer is lost
     TcpSockets::Place place;
   };
 
@@ -82,15 +82,15 @@ class UcxTransport final : public Transport {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int wake_fd_ = -1;
-  std::map<int, Peer> peers_;           // its elements do not move: UCX points to them
-  const PacketReader* read_ = nullptr;  // inside UCX's progress
-  std::exception_ptr failure_;          // of a packet's reader
-  std::vector<void*> sent_;             // tickets
+  std::map<int, Peer> peers_;           // elements must not move, because UCX points to them
+  const PacketReader* read_ = nullptr;  // set while UCX's progress runs
+  std::exception_ptr failure_;          // the exception of a packet's reader
+  std::vector<void*> sent_;             // the tickets of finished sends
   std::vector<std::pair<int, ucs_status_t>> failed_;
-  std::vector<void*> closing_;  // requests
+  std::vector<void*> closing_;  // the requests of closing endpoints
 };
 
-// "port 40123 of 10.77.0.2": where a peer listens, without its loopback.
+// The endpoints at which a peer listens, without its loopback: "port 40123 of 10.77.0.2".
 std::string where_is(const TcpSockets::Place& place) {
   std::vector<std::string> ends;
   for (const IpEndpoint& end : place.listens)
@@ -114,7 +114,7 @@ UcxTransport::UcxTransport() {
   const UcxConfig config(ucx_);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE;
-  params.request_size = sizeof(void*);  // a ticket
+  params.request_size = sizeof(void*);  // space for a ticket
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   const ucs_status_t status =
       ucx_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.read(), &context_);
@@ -161,7 +161,7 @@ std::string UcxTransport::ucx_address() const {
   return copy;
 }
 
-// The length of the address of TcpSockets, that address, and UCX's address.
+// The address has the length of the address of TcpSockets, that address, and UCX's address.
 std::string UcxTransport::address() const {
   const std::string sockets = sockets_.address();
   std::string text;
@@ -187,7 +187,7 @@ void UcxTransport::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
   const TcpSockets::Place place =
       TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
-  if (!reader.ok() || reader.remaining() == 0)  // UCX has no parameter for an address's length
+  if (!reader.ok() || reader.remaining() == 0)  // UCX has no parameter for the length of an address
     throw Error(Code::kMismatch, fmt::format("rank {} has no address of UCX", rank), rank);
   Peer& peer = peers_[rank];
   FERRY_CHECK(peer.endpoint, ==, nullptr);
@@ -227,7 +227,7 @@ bool UcxTransport::send(int rank, std::span<const std::byte> head, std::span<con
   param.user_data = this;
   void* request = ucx_.am_send_nbx(peer.endpoint, kPacketId, head.data(), head.size(), body.data(),
                                    body.size(), &param);
-  // UCX reports an error of this call to on_failure too.
+  // UCX also reports an error of this call to on_failure.
   if (!UCS_PTR_IS_PTR(request)) return true;
   *static_cast<void**>(request) = ticket;
   return false;
@@ -251,11 +251,11 @@ ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::siz
                                      void* body, std::size_t body_bytes,
                                      const ucp_am_recv_param_t* /*param*/) {
   UcxTransport& self = *static_cast<UcxTransport*>(transport);
-  if (self.read_ == nullptr) return UCS_OK;  // closing
+  if (self.read_ == nullptr) return UCS_OK;  // the transport is closing
   try {
     (*self.read_)({.head = {static_cast<const std::byte*>(head), head_bytes},
                    .body = {static_cast<const std::byte*>(body), body_bytes}});
-  } catch (...) {  // no exception may unwind through UCX, which is C
+  } catch (...) {  // no exception may pass through UCX, which is C
     self.failure_ = std::current_exception();
   }
   return UCS_OK;
@@ -263,7 +263,7 @@ ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::siz
 
 bool UcxTransport::progress(const PacketReader& read, Events& events) {
   bool moved = false;
-  FERRY_CHECK(read_, ==, nullptr);  // a reader does not call the transport
+  FERRY_CHECK(read_, ==, nullptr);  // a reader must not call the transport
   read_ = &read;
   for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
     moved = true;
@@ -327,8 +327,8 @@ Error UcxTransport::error(const std::string& what, ucs_status_t status, int culp
                culprit);
 }
 
-// Transports and devices of the endpoints. UCX gives them only as text: the word after the second
-// colon in lines such as "lane[0]:  1:tcp/eth0.0 md[1]  -> ...".
+// Lists the transports and devices of the endpoints. UCX gives them only as text: the word after
+// the second colon in lines such as "lane[0]: 1:tcp/eth0.0 md[1] -> ...".
 std::string UcxTransport::describe() const {
   std::set<std::string> lanes;
   for (const auto& [rank, peer] : peers_) {

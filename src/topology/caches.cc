@@ -19,7 +19,7 @@ std::string read_line(const std::string& path) {
   return line;
 }
 
-// "49152K" -> bytes; 0 for an empty text, and for a text that does not begin with a number.
+// Parses a size: "49152K" becomes bytes. Returns 0 for a text that does not begin with a number.
 std::uint64_t parse_size(const std::string& text) {
   std::uint64_t value = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) return 0;
@@ -30,7 +30,7 @@ std::string cache_folder(int cpu, int index) {
   return fmt::format("/sys/devices/system/cpu/cpu{}/cache/index{}/", cpu, index);
 }
 
-// The folders of a processor's caches, first level first.
+// The folders of a processor's caches, in the order of their levels.
 std::vector<std::string> cache_folders(int cpu) {
   std::vector<std::string> folders;
   for (int index = 0; !read_line(cache_folder(cpu, index) + "size").empty(); ++index)

@@ -38,7 +38,7 @@ class Members {
 
   int num_groups(int level) const { return topology_.level(level).num_groups(); }
   int lowest(int group, int level) const { return topology_.members(group, level).front(); }
-  // -1: no rank of the group takes part.
+  // The mate of `rank` in a group, or -1 if no rank of the group takes part.
   int mate(int rank, int group, int level) const {
     const std::vector<int>& active = active_[level][group];
     if (active.empty()) return -1;
@@ -47,7 +47,8 @@ class Members {
       return second_mate_of(*topology_.level(level).link.second_way, position, active);
     return mate_of(topology_, level, rank, position, active);
   }
-  // The outermost level at which two ranks are of different groups; host + 1: they are of one node.
+  // The outermost level at which two ranks are in different groups. It is host + 1 if they are of
+  // one node.
   int level_between(int a, int b) const {
     int level = outermost;
     while (level <= host && topology_.group_of(a, level) == topology_.group_of(b, level)) ++level;
@@ -63,8 +64,8 @@ class Members {
   std::vector<std::vector<int>> positions_;            // [levels][ranks]
 };
 
-// Mates take part, are distinct ranks of other nodes, and come from the outermost level to the
-// inner ones; next hops are mates, and no rank of this node has one.
+// Checks a table. Its mates take part, are distinct ranks of other nodes, and are sorted from the
+// outermost level to the inner ones. Next hops are mates, and no rank of this node has one.
 void check_table(const Topology& topology, int rank, const std::vector<bool>& taking_part,
                  const ForwardingTable& table) {
   const int num_ranks = topology.num_ranks();

@@ -1,5 +1,5 @@
-// The names of the levels of a tree, from the outermost to the innermost, for messages that suggest
-// one.
+// The names of the levels of a tree, from the outermost to the innermost. Messages suggest names
+// from this list.
 #pragma once
 
 #include <string>

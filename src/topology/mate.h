@@ -1,7 +1,7 @@
-// The mate rule. Link::mates joins a rank with its mate in a sibling group. Where Link::mates is
-// empty, the position of the mate differs from that of the rank in the bits of Link::mates_xor,
-// modulo the size of the mate's group. Over a second way a rank has another mate, by the bits of
-// SecondWay. This rule is stated nowhere else in the code. docs/topology.md, "Mates".
+// The mate rule. No other code states it (docs/topology.md, "Mates"). Link::mates joins a rank with
+// its mate in a sibling group. If Link::mates is empty, the position of the mate differs from that
+// of the rank in the bits of Link::mates_xor, modulo the size of the mate's group. Over a second
+// way a rank has another mate, by the bits of SecondWay.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@
 
 namespace ferry::internal {
 
-// Position of the mate in a group of `group_size` ranks, where Link::mates is empty.
+// The position of the mate in a group of `group_size` ranks, if Link::mates is empty.
 constexpr std::size_t mate_position(std::size_t position, std::size_t group_size,
                                     int mates_xor) noexcept {
   return (position ^ static_cast<std::size_t>(mates_xor)) % group_size;
 }
 
-// Whether a token takes the second way, which gets a `share` of the tokens of every long enough
-// run.
+// Whether a token takes the second way. A share `share` of the tokens takes it, in every
+// sufficiently long run of tokens.
 constexpr bool takes_second_way(std::int64_t token, double share) noexcept {
   const auto before = [share](std::int64_t end) { return static_cast<std::int64_t>(share * end); };
   return before(token + 1) > before(token);
 }
 
-// The mate of a rank that has `position` in its own group of a level. `ranks`, ascending: the ranks
-// of another group of the level that may be the mate, at least one.
+// The mate of a rank that has `position` in its own group of a level. `ranks` lists the ranks of
+// another group of the level that may be the mate. They are ascending and at least one.
 int mate_of(const Topology& topology, int level, int rank, std::size_t position,
             std::span<const int> ranks);
 // The mate over the second way of the outermost level.

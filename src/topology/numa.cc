@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kMostCpus = CPU_SETSIZE;
 
-// Takes the number with which `text` begins. -1: there is none, or it is too large for a processor.
+// Reads and removes the number with which `text` begins. Returns -1 if there is none, or if it is
+// too large for a processor.
 int take_cpu(std::string_view& text) {
   int cpu = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cpu);
@@ -30,7 +31,7 @@ bool take(std::string_view& text, char sign) {
   return true;
 }
 
-// "node0", not "node" or "online".
+// Whether a folder is that of a node: "node0", but not "node" or "online".
 bool is_node(const std::string& name) {
   constexpr std::string_view kNode = "node";
   return name.starts_with(kNode) && name.size() > kNode.size() &&
@@ -53,7 +54,7 @@ CpuList parse_cpu_list(std::string_view text) {
 
 std::vector<CpuList> cpus_by_node(const std::string& folder, const CpuList& allowed) {
   std::vector<CpuList> nodes;
-  std::error_code error;  // without the folder the result is empty
+  std::error_code error;  // if the folder is missing, the result is empty
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     if (!is_node(entry->path().filename())) continue;

@@ -9,21 +9,22 @@ namespace ferry::internal {
 
 using CpuList = std::vector<int>;  // ascending
 
-// Reads a list as the kernel writes it: "0-3,8,10-11". Empty for a text of another form.
+// Reads a list in the form of the kernel: "0-3,8,10-11". Returns an empty list for a text of
+// another form.
 CpuList parse_cpu_list(std::string_view text);
 
 // The processors of `allowed`, by NUMA node, in the order of their lowest processors. A node
-// without a processor of `allowed` is omitted. Empty where fewer than two nodes remain: there is
-// nothing to choose. `folder`: /sys/devices/system/node, or a folder of the same form.
+// without a processor of `allowed` is omitted. Empty if fewer than two nodes remain, since there is
+// then nothing to choose. `folder` is /sys/devices/system/node, or a folder of the same form.
 std::vector<CpuList> cpus_by_node(const std::string& folder, const CpuList& allowed);
 
-// The processors on which the calling thread may run. Empty: the kernel does not state them.
+// The processors on which the calling thread may run. Empty if the kernel does not state them.
 CpuList allowed_cpus();
 
 // The processors on which the calling thread may run, by NUMA node, as cpus_by_node() gives them.
 std::vector<CpuList> my_cpus_by_node();
 
-// Lets the calling thread run on these processors only. Where the kernel refuses, nothing changes.
+// Restricts the calling thread to these processors. If the kernel refuses, nothing changes.
 void run_on(const CpuList& cpus) noexcept;
 
 }  // namespace ferry::internal

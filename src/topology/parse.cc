@@ -1,4 +1,4 @@
-// Topology::parse: levels and presets from text.
+// Topology::parse: reads levels and presets from a text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,13 +15,14 @@ namespace {
 
 using Level = Topology::Level;
 
-// A preset is a number of equal machines, each with the levels `inside`. The presets are machines
-// of the field, by the software of their makers. A user adds the speeds ("gpu8:4@50GB/s").
+// A preset is a number of equal machines, each with the levels `inside`. The presets are widely
+// used machines, named after their makers' software. A user adds the speeds ("gpu8:4@50GB/s").
 struct Preset {
   std::string_view name;
   std::string_view outermost;  // the level of the machines
-  int count;                   // of machines; 0: the user gives it, and without it there is one
-  int links;                   // of each machine
+  // The number of machines. 0: the user gives it, and it is 1 if the user does not.
+  int count;
+  int links;  // the number of links of each machine
   std::string_view inside;
 };
 constexpr std::array<Preset, 4> kPresets = {{
@@ -37,7 +38,7 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-// The parts of an empty text are none. (clang 14 does not compile std::views::split.)
+// Splits a text. An empty text has no parts. (clang 14 does not compile std::views::split.)
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (!text.empty() || !parts.empty()) {
@@ -49,7 +50,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-// Reads parts of one text; every error names the text.
+// Reads the parts of one text. Every error names the text.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
@@ -73,7 +74,7 @@ class Reader {
   const std::string_view text_;
 };
 
-// Reads the properties of one level.
+// Reads the properties of a level.
 class LinkReader : Reader {
  public:
   LinkReader(std::string_view text, const std::string& level) : Reader(text), level_(level) {}
@@ -118,7 +119,7 @@ class LinkReader : Reader {
   }
 
  private:
-  // "0-5+1-4".
+  // Reads pairs such as "0-5+1-4".
   std::vector<std::array<int, 2>> pairs(std::string_view text) const {
     std::vector<std::array<int, 2>> pairs;
     for (const std::string_view pair : split(text, '+')) {
@@ -171,7 +172,7 @@ class Parser : Reader {
   }
 
  private:
-  // For a text of one word: the presets that it may stand for.
+  // For a text of one word, suggests the preset that the user may have meant.
   std::string or_a_preset() const {
     if (text_.find(',') != text_.npos) return {};
     return ", or name a preset" +
@@ -183,7 +184,7 @@ class Parser : Reader {
     return found == kPresets.end() ? nullptr : &*found;
   }
 
-  // "gpu8:2@50GB/s" -> "host:2@50GB/s,rank:8".
+  // Replaces a preset by its levels: "gpu8:2@50GB/s" becomes "host:2@50GB/s,rank:8".
   std::string expand(const Preset& preset) const {
     const std::string_view rest = text_.substr(preset.name.size());
     const std::size_t at = std::min(rest.find('@'), rest.size());
@@ -220,7 +221,8 @@ class Parser : Reader {
     return level;
   }
 
-  // The name of the last level is new and well formed, and no level is inside 'rank'.
+  // Checks that the name of the last level is new and well formed, and that no level is inside
+  // 'rank'.
   void check_name(const std::vector<Level>& levels) const {
     const std::string& name = levels.back().name;
     const bool letters = !name.empty() && std::ranges::all_of(name, [](char c) {

@@ -1,6 +1,7 @@
-// Subtrees: the parts into which one rank divides the tree of ranks: its own node, and the ranks
-// that it reaches through each of its mates. A token crosses a link once for each subtree that has
-// rows of the token, and one sum per subtree returns (docs/numerics.md, "Between nodes"). Pure.
+// Subtrees: the parts into which one rank divides the tree of ranks. They are its own node, and the
+// ranks that it reaches through each of its mates. A token crosses a link once for each subtree
+// that has rows of the token, and one sum per subtree returns (docs/numerics.md, "Between nodes").
+// All functions are pure.
 #pragma once
 
 #include <array>
@@ -14,20 +15,21 @@ namespace ferry::internal {
 
 struct SubtreeRule {
   const ForwardingTable* forwarding;
-  bool alone = false;  // kFullmesh: each rank of another node is a subtree of its own
+  bool alone = false;  // kFullmesh: each rank of another node is its own subtree
 };
 
 class Subtrees {
  public:
   struct Subtree {
     int next_hop;  // index of the mate in ForwardingTable::mates; -1: the node of this rank
-    int level;     // of that mate; for the node of this rank a level that is inside all others
+    // The level of that mate. The node of this rank has a level that is inside all others.
+    int level;
     std::span<const std::int64_t> items;
   };
 
-  // Divides the items [first, first + count), at most kMostItems. `rank_of` returns the rank to
-  // which an item goes; -1: to none. Subtrees are sorted by their lowest rank; the items of a
-  // subtree keep their order.
+  // Divides the items [first, first + count). There are at most kMostItems. `rank_of` returns the
+  // rank to which an item goes, or -1 if it goes to none. Subtrees are sorted by their lowest rank;
+  // the items of a subtree keep their order.
   template <typename RankOf>
   Subtrees(const SubtreeRule& rule, std::int64_t first, int count, const RankOf& rank_of)
       : forwarding_(rule.forwarding) {

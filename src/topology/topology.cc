@@ -21,8 +21,8 @@ void check_range(const char* what, int value, int end) {
   if (value < 0 || value >= end) refuse(fmt::format("{} {} is not in [0, {})", what, value, end));
 }
 
-// Expands the fan-outs, from the outermost level to the innermost: a fan-out of one number holds
-// for all groups above. Returns the number of ranks.
+// Expands the fan-outs from the outermost level to the innermost. A fan-out of one number is used
+// for all groups of the level above. Returns the number of ranks.
 int count_groups(std::vector<Topology::Level>& levels) {
   std::int64_t above = 1;
   for (Topology::Level& level : levels) {
@@ -52,7 +52,8 @@ void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
     inner = {0};
     int end = 0;
     for (const int groups : level->fanout) inner.push_back(level->first[end += groups]);
-    // The groups of a level are the ranks in order, without gaps, and those above join them.
+    // The groups of a level hold the ranks in order, without gaps, and each group of the level
+    // above consists of whole groups.
     FERRY_CHECK(std::ssize(level->first), ==, level->num_groups() + 1);
     FERRY_CHECK(end, ==, level->num_groups());
     FERRY_CHECK(level->first.front(), ==, 0);
@@ -61,8 +62,8 @@ void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
   }
 }
 
-// Checks the pairs of a level within the groups [first_group, end_group), which are siblings: each
-// rank has one mate in every sibling group.
+// Checks the pairs of a level within the groups [first_group, end_group), which are siblings. Each
+// rank must have one mate in every sibling group.
 void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   const auto refuse_pairs = [&](const std::string& why) {
     refuse(fmt::format("level '{}': mates by pairs: {}", level.name, why));
@@ -94,7 +95,7 @@ void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   }
 }
 
-// Checks that every position has a mate by `bits`.
+// Checks that the mate rule with `bits` gives every position a mate.
 void check_xor(const Topology::Level& level, int bits) {
   const int size = static_cast<int>(std::bit_ceil(static_cast<unsigned>(bits) + 1));
   for (int group = 0; group < level.num_groups(); ++group) {
@@ -162,7 +163,7 @@ std::string link_text(const Topology::Link& link) {
   return text;
 }
 
-// The ranks of each node, ascending.
+// The ranks of each node, in ascending order.
 std::vector<std::vector<int>> group_by_node(const std::vector<int>& nodes) {
   std::vector<std::vector<int>> ranks;
   for (int rank = 0; rank < std::ssize(nodes); ++rank) {
