@@ -1,4 +1,4 @@
-// Runs `ferry bench` and fits; see calibrate.h.
+// Runs `ferry bench` and fits the constants of a machine; see calibrate.h.
 #include "tools/calibrate/calibrate.h"
 
 #include <fmt/format.h>
@@ -20,13 +20,14 @@ namespace {
 
 using nlohmann::json;
 
-// The unknowns of each half, dispatch and combine: time per rank, per rank without a processor, per
-// token, per byte in a cache, and per byte beyond.
+// A dispatch has five unknowns, and so has a combine: the time per rank, per rank without a
+// processor, per token, per byte in a cache, and per byte beyond the caches.
 constexpr int kHalf = 5, kTerms = 2 * kHalf;
 using Terms = std::array<double, kTerms>;
 
-// One measured time. Each term is divided by it, so that with the right constants they add up to 1.
-// `counts` is its weight among all, `weight` the one in the next pass of fit().
+// One measured time as an equation. Each term is divided by the measured time, so that with the
+// right constants the terms add up to 1. `counts` is its fixed weight, and `weight` its weight in
+// the next pass of fit().
 struct Equation {
   Terms terms = {};
   double counts = 1;
@@ -37,7 +38,7 @@ struct Equation {
   }
 };
 
-// The solution of the normal equations over the terms that are in use.
+// Solves the normal equations for the terms that are in use.
 Terms solve(const std::vector<Equation>& samples, const std::array<bool, kTerms>& used) {
   std::array<std::array<double, kTerms + 1>, kTerms> equations{};
   for (const Equation& sample : samples) {
@@ -66,7 +67,7 @@ Terms solve(const std::vector<Equation>& samples, const std::array<bool, kTerms>
   return found;
 }
 
-// The same with no term below 0.
+// Solves the normal equations such that no term is below 0.
 Terms solve_positive(const std::vector<Equation>& samples) {
   std::array<bool, kTerms> used{};
   for (const Equation& sample : samples)
@@ -92,11 +93,13 @@ std::string copying_text(const char* what, const Machine::Copying& cost) {
 
 using Caches = Machine::Caches;
 
-// Errors up to this size are squared, larger ones are not: one disturbed run changes little.
+// The cost of an error up to this size grows with its square, and that of a larger one only
+// linearly. So one disturbed run changes little.
 constexpr double kSmallError = 0.05;
-constexpr double kWeightOfHalf = 0.2;  // a pair has 1, because predictions are of pairs
+// The weight of a dispatch or a combine. A pair has the weight 1, because predictions are of pairs.
+constexpr double kWeightOfHalf = 0.2;
 
-// For each sample three equations: its pair, its dispatch, its combine.
+// Makes three equations from each sample: for its pair, its dispatch and its combine.
 std::vector<Equation> equations_of(const CopySamples& samples, const Caches& caches) {
   std::vector<Equation> equations;
   for (const CopySample& sample : samples.shapes) {
@@ -122,13 +125,15 @@ std::vector<Equation> equations_of(const CopySamples& samples, const Caches& cac
 
 struct Solution {
   Terms terms = {};
-  double cost = 0;  // sum of errors, as they count
+  double cost = 0;  // the sum of the errors, with their weights
 };
 
-// Least squares, repeated: each pass weighs a measured time by its error in the pass before.
+// Finds the constants by least squares in several passes. Each pass weighs a measured time by its
+// error in the pass before.
 Solution fit(std::vector<Equation> equations) {
   constexpr int kPasses = 12;
-  constexpr double kSame = 1e-3;  // passes that change the cost by less end the fit
+  // The fit ends when a pass changes the cost by less than this factor.
+  constexpr double kSame = 1e-3;
   Solution found;
   for (int pass = 0; pass < kPasses; ++pass) {
     const double before = found.cost;
@@ -145,7 +150,7 @@ Solution fit(std::vector<Equation> equations) {
 }
 
 Machine::Copying copying_of(const Terms& terms, int first) {
-  constexpr double kLeast = 1e-6;  // where it takes no time
+  constexpr double kLeast = 1e-6;  // replaces a time of zero
   const auto rate = [&](double us_per_byte) { return 1 / std::max(us_per_byte * 1e3, kLeast); };
   return {.rank_us = std::max(terms[first], kLeast),
           .waiting_us = std::max(terms[first + 1], kLeast),
@@ -155,13 +160,14 @@ Machine::Copying copying_of(const Terms& terms, int first) {
 
 struct Candidate {
   Caches caches;
-  double cost = 0;  // of the best fit with these
+  double cost = 0;  // the cost of the best fit with these caches
 };
 
-// Several sizes fit about equally well. Their mean, weighted by the quality of the fit, varies less
-// from one calibration to the next than the best size.
+// Returns the mean of the cache sizes that fit about equally well, weighted by the quality of the
+// fit. This mean varies less between calibrations than the best size.
 Caches mean_of(const std::vector<Candidate>& candidates) {
-  constexpr double kEqual = 0.05;  // a fit that costs so much more is about as good
+  // A fit is about as good as the best one if its cost is larger by at most this part.
+  constexpr double kEqual = 0.05;
   constexpr double kNoCost = 1e-9;
   const double least = std::max(std::ranges::min(candidates, {}, &Candidate::cost).cost, kNoCost);
   double weights = 0, rank_mb = 0;
@@ -175,8 +181,8 @@ Caches mean_of(const std::vector<Candidate>& candidates) {
   return {{std::exp(log_mb[0] / weights), std::exp(log_mb[1] / weights)}, rank_mb / weights};
 }
 
-// The kernel reports all caches of the host, which its guests share. So the sizes from which rows
-// are slower are fitted together with the rates.
+// Fits the cache sizes beyond which rows are slower, together with the rates. The sizes that the
+// kernel reports cannot be used: they are those of the whole host, which its guests share.
 Caches fit_caches(const CopySamples& samples) {
   constexpr double kLeast = 1, kMost = 200, kStep = 1.15;  // MB
   std::vector<Candidate> candidates;
@@ -207,7 +213,7 @@ double worst_error(const CopySamples& samples, const Machine::Host& host) {
   return worst;
 }
 
-// "here.json" while a flag takes 133 ns: "here-133ns.json".
+// Adds the time of a flag to a file name: "here.json" and 133 ns give "here-133ns.json".
 std::string other_file(const std::string& file, double flag_ns) {
   std::filesystem::path path(file);
   const std::string name =
@@ -215,7 +221,8 @@ std::string other_file(const std::string& file, double flag_ns) {
   return path.replace_filename(name).string();
 }
 
-// Fits one place and writes its machine. Returns what was found, for people.
+// Fits the samples of one place of the cores and writes its machine. Returns a text about the
+// result for people.
 std::string calibrated(const std::string& file, const CopySamples& samples) {
   const Machine::Host host = fit_host(samples);
   nlohmann::ordered_json machine = {

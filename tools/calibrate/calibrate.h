@@ -1,5 +1,5 @@
-// `ferry doctor --calibrate`: what a dispatch and a combine take on this machine, as a machine that
-// `ferry plan` reads.
+// `ferry doctor --calibrate`: measures how long dispatch and combine take on this machine, and
+// writes a machine that `ferry plan` reads.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,17 +12,17 @@
 namespace ferry::tools {
 
 // Fits the times per rank, per rank without a processor, per token and per byte, and the size of
-// the caches, with the least relative errors of pairs, of dispatches and of combines. One disturbed
-// run changes the result little. No constant is negative. Throws std::invalid_argument for fewer
-// samples than constants.
+// the caches. It minimizes the relative errors of pairs, dispatches and combines. One disturbed run
+// changes the result little. No constant is negative. Throws std::invalid_argument if there are
+// fewer samples than constants.
 Machine::Host fit_host(const CopySamples& samples);
 
-// Writes what calibrate() and calibrate_links() found. Throws std::runtime_error.
+// Writes the results of calibrate() and calibrate_links() to a file. Throws std::runtime_error.
 void write_machine(const std::string& file, const nlohmann::ordered_json& machine);
 
-// Measures (runs.h), and writes the machine as JSON to the file. Where the cores were
-// moved and stayed elsewhere for half of the rounds, a machine of that place is beside it:
-// "here-133ns.json", by the time of a flag. Returns what was found, for people.
+// Measures (runs.h), and writes the machine as JSON to the file. If the cores were at other caches
+// for at least half of the rounds, it also writes a machine for that place. The name of that file
+// has the time of a flag: "here-133ns.json". Returns a text about the result for people.
 std::string calibrate(const std::string& file, int rounds);
 
 }  // namespace ferry::tools

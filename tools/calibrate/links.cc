@@ -1,4 +1,4 @@
-// Runs `ferry bench` between hosts and fits; see links.h.
+// Runs `ferry bench` between hosts and fits the constants of links; see links.h.
 #include "tools/calibrate/links.h"
 
 #include <fmt/format.h>
@@ -23,11 +23,11 @@ using nlohmann::json;
 constexpr std::array kAlgorithmNames = {"hierarchical", "fullmesh", "allgather"};
 constexpr std::array<int, 2> kTokens = {24, 96};
 
-// Where the search begins: rates of links and of processors, and a latency.
+// The values with which the search begins: the rates of links and of processors, and a latency.
 constexpr double kFirstGbS = 1, kFirstNetworkGbS = 100, kFirstLatencyUs = 100;
 constexpr double kLeastLatencyUs = 1;
 
-// A smaller one cannot be measured.
+// Returns 0 for a latency that is too small to be measured.
 double latency_of(double us) { return us < kLeastLatencyUs ? 0 : us; }
 
 const Prediction& prediction_of(const Plan& plan, const std::string& algorithm) {
@@ -37,7 +37,7 @@ const Prediction& prediction_of(const Plan& plan, const std::string& algorithm) 
   return *found;
 }
 
-// The constants that are sought, as one vector of numbers above 0.
+// The constants that are fitted, as a vector of positive numbers.
 class LinkFit {
  public:
   LinkFit(const Machine& machine, const std::vector<LinkSample>& samples)
@@ -52,8 +52,9 @@ class LinkFit {
     best_.push_back(machine.host.network_gb_s > 0 ? machine.host.network_gb_s : kFirstNetworkGbS);
   }
 
-  // One constant goes up or down by a factor that shrinks; or one goes up and another down, because
-  // the times may hardly change when both do.
+  // Searches for the best constants. A step multiplies one constant by a factor or divides it; or
+  // it multiplies one and divides another, because the times may hardly change when both grow. The
+  // factor shrinks from round to round.
   Machine run() {
     const auto count = static_cast<int>(best_.size());
     double least = squares(best_);
@@ -69,14 +70,14 @@ class LinkFit {
   }
 
  private:
-  // -1: none.
+  // Tries one step. The index -1 means that no constant goes up, or none goes down.
   bool improve(int up, int down, double factor, double& least) {
     if (up == down) return false;
     std::vector<double> other = best_;
     if (up >= 0) other[up] *= factor;
     if (down >= 0) other[down] /= factor;
     const double found = squares(other);
-    // Constants that change nothing stay as they are.
+    // A constant that does not change the errors stays as it is.
     if (found >= least * (1 - 1e-9)) return false;
     least = found;
     best_ = std::move(other);
@@ -87,7 +88,7 @@ class LinkFit {
     Machine machine = machine_;
     for (std::size_t i = 0; i < levels_.size(); ++i) {
       Topology::Link link = machine.tree.level(levels_[i]).link;
-      // Both ways keep their ratio.
+      // The ratio between both ways stays the same.
       if (link.second_way && link.bandwidth_gb_s > 0)
         link.second_way->bandwidth_gb_s *= constants[i] / link.bandwidth_gb_s;
       link.bandwidth_gb_s = constants[i];
@@ -98,7 +99,8 @@ class LinkFit {
     return machine;
   }
 
-  // Errors are differences of logarithms, so that twice and half count equally.
+  // The sum of squared errors. An error is a difference of logarithms, so that twice and half the
+  // time count equally.
   double squares(const std::vector<double>& constants) const {
     const Machine machine = with(constants);
     double sum = 0;
@@ -117,11 +119,11 @@ class LinkFit {
 
   const Machine& machine_;
   const std::vector<LinkSample>& samples_;
-  std::vector<int> levels_;   // whose rates are sought, ascending from the outermost
-  std::vector<double> best_;  // their rates, the latency, Host::network_gb_s
+  std::vector<int> levels_;   // the levels whose rates are fitted, outermost first
+  std::vector<double> best_;  // the rates of the levels, the latency, and Host::network_gb_s
 };
 
-// One run of each algorithm, added to those of earlier rounds.
+// Runs each algorithm once and adds the times to those of earlier rounds.
 void measure(const LinkCalibration& options, int tokens, LinkSample& sample) {
   for (const char* algorithm : kAlgorithmNames) {
     const json measured = run_bench(
@@ -160,7 +162,7 @@ std::string calibrate_links(const LinkCalibration& options) {
   if (options.machine.empty())
     here = calibrate(options.file, options.rounds);
   else
-    read_machine(options.machine);  // a wrong one is refused before the benches
+    read_machine(options.machine);  // reports an error in the machine before the benches run
   auto written = nlohmann::ordered_json::parse(
       read_file(options.machine.empty() ? options.file : options.machine));
   written["tree"] = options.topology;

@@ -1,5 +1,5 @@
-// `ferry doctor --calibrate --hosts`: what crosses between hosts, as part of a machine that `ferry
-// plan` reads. Calls calibrate.h.
+// `ferry doctor --calibrate --hosts`: measures the links between hosts, as part of a machine that
+// `ferry plan` reads. Calls calibrate.h.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ferry::tools {
 
-// Runs of `ferry bench` between hosts: of one workload, by algorithm.
+// Runs of `ferry bench` between hosts with one workload. There is an entry for each algorithm.
 struct LinkSample {
   struct Times {
     std::string algorithm;
@@ -19,21 +19,23 @@ struct LinkSample {
   std::vector<Times> times;
 };
 
-// The machine with other rates of the links between its nodes (of the levels whose rates it has,
-// and of the outermost one), another latency of the outermost level and another Host::network_gb_s:
-// those at which plan() comes closest to the samples. Throws std::invalid_argument for an algorithm
-// that plan() does not know.
+// Returns the machine with the constants at which plan() comes closest to the samples. It fits the
+// rates of the links between nodes (of each level that has a rate, and of the outermost level), the
+// latency of the outermost level, and Host::network_gb_s. Throws std::invalid_argument for an
+// algorithm that plan() does not know.
 Machine fit_links(const Machine& machine, const std::vector<LinkSample>& samples);
 
 struct LinkCalibration {
-  std::string file;      // that gets the machine, as JSON
-  std::string hosts;     // as of `ferry launch --hosts`
-  std::string topology;  // of these hosts
-  std::string machine;   // what calibrate() wrote for one host; empty: it is called
-  int rounds = 6;        // of all shapes, of calibrate() and between hosts
+  std::string file;      // the file to which the machine is written, as JSON
+  std::string hosts;     // in the form of `ferry launch --hosts`
+  std::string topology;  // the topology of these hosts
+  // A file that calibrate() wrote for one host. If it is empty, calibrate() is called.
+  std::string machine;
+  int rounds = 6;  // rounds over all shapes, in calibrate() and between hosts
 };
 
-// Runs benches of its own shapes between the hosts. Returns what was found, for people.
+// Runs benches between the hosts, with shapes of its own. Returns a text about the result for
+// people.
 std::string calibrate_links(const LinkCalibration& options);
 
 }  // namespace ferry::tools

@@ -26,7 +26,8 @@ constexpr int kExperts = 96, kTopK = 8;
 struct Shape {
   int ranks, tokens, hidden;
 };
-// With kTopK of kExperts: rows of 0.8 to 600 MB, short and long ones, closer where caches end.
+// The shapes of the calibration, with kTopK of kExperts. Their rows take 0.8 to 600 MB and are
+// short or long. There are more shapes at the sizes at which caches end.
 constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
                                             {8, 8, 1536},
                                             {2, 24, 6144},
@@ -45,7 +46,8 @@ constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
                                             {8, 768, 3072},
                                             {4, 4096, 1536},
                                             {2, 3072, 6144}}};
-constexpr int kMostRounds = 5;  // in all places and between them, for each that one should have
+// The most rounds, in all places of the cores together, for each round that one place needs.
+constexpr int kMostRounds = 5;
 
 json run_shape(const Shape& shape) {
   return run_bench("",
@@ -53,7 +55,7 @@ json run_shape(const Shape& shape) {
                                shape.ranks, shape.tokens, shape.hidden, kExperts, kTopK));
 }
 
-// The tokens of all ranks, each counted once for each rank that gets it.
+// The number of tokens of all ranks. A token counts once for each rank that receives it.
 double tokens_of(const Shape& shape) {
   const internal::Traffic traffic = internal::traffic_of(
       {.max_tokens = shape.tokens, .hidden = shape.hidden, .num_experts = kExperts, .top_k = kTopK},
@@ -67,8 +69,9 @@ double flag_now_ns() {
   return bench::mean_flag_ns(cores, cores.size());
 }
 
-// The pair is the fastest batch of a run, because a plan describes an idle machine. It is split
-// into dispatch and combine by the medians of both when each is timed alone, after a barrier.
+// Makes a sample from a run. The time of the pair is that of the fastest batch, because a plan
+// describes an idle machine. It is split into dispatch and combine in the ratio of their medians,
+// for which each is timed alone after a barrier.
 CopySample sample_of(const Shape& shape, const json& measured) {
   const auto median_us = [&](const char* what) {
     return measured.at(what).at("median").get<double>();
@@ -85,7 +88,7 @@ std::size_t CopyRuns::Place::rarest() const {
   return std::ranges::min_element(runs, {}, &std::vector<CopySample>::size) - runs.begin();
 }
 
-// The place of a run, which may be new.
+// Returns the place of a run, and adds it if it is new.
 CopyRuns::Place& CopyRuns::place(double flag_ns) {
   const auto known = std::ranges::find_if(places_, [&](const Place& place) {
     return !bench::cores_moved(std::array{place.flag_ns, flag_ns});

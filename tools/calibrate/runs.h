@@ -1,4 +1,4 @@
-// The runs of `ferry bench` behind a calibration.
+// Runs `ferry bench` for a calibration.
 #pragma once
 
 #include <cstddef>
@@ -12,44 +12,46 @@ namespace ferry::tools {
 // One run of `ferry bench` on one node.
 struct CopySample {
   int ranks = 0;
-  double tokens = 0, bytes = 0;  // of all ranks; a token counts once for each rank that gets it
+  // Summed over ranks. A token counts once for each rank that receives it.
+  double tokens = 0, bytes = 0;
   double dispatch_us = 0, combine_us = 0;
 
   double pair_us() const { return dispatch_us + combine_us; }
 };
 
-// Runs of one place of the cores: the hypervisor of a virtual machine may move them from one cache
-// to two and back (bench/flag_time.h).
+// The runs of one place of the cores. The hypervisor of a virtual machine may move cores from one
+// cache to two caches and back (bench/flag_time.h).
 struct CopySamples {
-  double flag_ns = 0;              // from a core to the next; 0: one core
-  int processors = 1;              // that the ranks shared
-  std::vector<CopySample> shapes;  // the best run of each
+  double flag_ns = 0;              // the time from one core to the next; 0: there is one core
+  int processors = 1;              // the number of processors that the ranks shared
+  std::vector<CopySample> shapes;  // the best run of each shape
 };
 
 struct Calibration {
-  std::vector<CopySamples> places;  // at least one; the first has the most runs
-  int runs_between = 0;             // not used: the cores were moved during them
+  std::vector<CopySamples> places;  // at least one place; the first one has the most runs
+  // Runs that were discarded because the cores were moved during them.
+  int runs_between = 0;
 };
 
-// The runs of a calibration, by the place of the cores and by shape.
+// The runs of a calibration, for each place of the cores and each shape.
 class CopyRuns {
  public:
   CopyRuns(std::size_t num_shapes, int rounds) : num_shapes_(num_shapes), rounds_(rounds) {}
 
-  // The shape that was run least where a flag takes so long.
+  // The shape with the fewest runs in the place of the cores at which a flag takes this long.
   std::size_t rarest_shape(double flag_ns);
-  // One during which the cores were moved does not count.
+  // Adds a run, unless the cores were moved during it.
   void add(std::size_t shape, std::span<const double> flags_ns, const CopySample& sample);
   // Whether all shapes were run `rounds` times in one place.
   bool enough() const;
-  // The places in which shapes were run at least half as often. Throws std::runtime_error where
-  // there is none.
+  // Returns the places in which every shape was run at least half of `rounds` times. Throws
+  // std::runtime_error if there is no such place.
   Calibration best() const;
 
  private:
   struct Place {
     double flag_ns = 0;
-    std::vector<std::vector<CopySample>> runs = {};  // of each shape
+    std::vector<std::vector<CopySample>> runs = {};  // for each shape
 
     std::size_t rarest() const;
     int fewest() const { return static_cast<int>(runs[rarest()].size()); }
@@ -63,15 +65,15 @@ class CopyRuns {
   int runs_between_ = 0;
 };
 
-// Runs shapes that README and docs do not show, each `rounds` times in one place of the cores.
-// Throws std::runtime_error where the cores stay in no place long enough.
+// Runs each shape `rounds` times in one place of the cores. README and docs do not show these
+// shapes. Throws std::runtime_error if the cores stay in no place long enough.
 Calibration measure_copies(int rounds);
 
-// The path of this program.
+// Returns the path of this program.
 std::string own_program();
 
-// What `<this program> <before> bench <words> --json` prints. Throws std::runtime_error when it
-// cannot start, and std::invalid_argument when it prints no JSON.
+// Returns the JSON that `<this program> <before> bench <words> --json` prints. Throws
+// std::runtime_error if it cannot start, and std::invalid_argument if it prints no JSON.
 nlohmann::json run_bench(const std::string& before, const std::string& words);
 
 }  // namespace ferry::tools

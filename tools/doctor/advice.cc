@@ -1,4 +1,4 @@
-// From findings to advice: one rule per function.
+// Derives advice from the findings; each rule is a function.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace ferry::tools {
 namespace {
 
 constexpr std::uint64_t kFewFiles = 1024;
-constexpr double kSlowFlagNs = 500;  // two cores with a common cache take 50 to 150
+constexpr double kSlowFlagNs = 500;  // two cores with a common cache take 50 to 150 ns
 
 using Advices = std::vector<Advice>;
 
@@ -76,7 +76,7 @@ void check_ranks(const Findings& findings, Advices& out) {
        fmt::format("start at most {} ranks here; each then owns more experts", usable)});
 }
 
-// The shape that `make run` uses for prefill.
+// Compares the available memory with the memory for the shape that `make run` uses for prefill.
 void check_memory(const MachineFacts& machine, Advices& out) {
   constexpr int kRanks = 8;
   const ExchangeConfig config{.max_tokens = 1024, .hidden = 7168, .num_experts = 256, .top_k = 8};

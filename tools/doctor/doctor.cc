@@ -1,5 +1,5 @@
-// `ferry doctor`: gathers the findings in an order that keeps fork before threads. Calls
-// calibrate.h and what findings.h declares.
+// Runs `ferry doctor`. It gathers the findings in an order in which each fork comes before the
+// first thread. Calls calibrate.h and the functions of findings.h.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>

@@ -1,5 +1,6 @@
-// The findings of `ferry doctor`, and the advice that follows from them. doctor.cc fills them;
-// advice.cc and report.cc are pure functions of them, which are tested with invented machines.
+// The findings of `ferry doctor`, and the advice that follows from them. doctor.cc fills in the
+// findings. advice.cc and report.cc are pure functions of them, so that tests can run them on
+// invented machines.
 #pragma once
 
 #include <optional>
@@ -12,75 +13,77 @@
 
 namespace ferry::tools {
 
-// Something that ferry needs from the kernel, tried for real (kernel.cc).
+// One kernel facility that ferry needs, and the result of trying it (kernel.cc).
 struct Trial {
-  std::string name;    // of the kernel's facility
-  bool needed = true;  // ferry cannot work without it
+  std::string name;    // the name of the kernel's facility
+  bool needed = true;  // whether ferry cannot work without it
   bool ok = false;
-  std::string detail;  // what was done, or what failed and why
+  std::string detail;  // what was tried, or what failed and why
 };
 
-// In the order in which ferry builds on them; the last one is two processes that form a group. Call
-// it before any thread is started, because it forks.
+// Tries the facilities in the order in which ferry uses them. In the last trial two processes form
+// a group. Must run before any thread is started, because it forks.
 std::vector<Trial> try_kernel();
 
 // Measurements that limit the speed of ferry, made in less than a second (speed.cc).
 struct Speed {
-  double touch_ns = 0;   // first touch of 4 KiB of shared memory, small pages; 0: not measured
-  double commit_ns = 0;  // the same through Segment::commit, huge where the kernel allows
-  double flag_ns = 0;    // a flag from one thread to another
-  bool flag_on_two_cpus = false;  // false: both threads shared the only processor
-  double copy_bytes_per_s = 0;    // payload, one thread, memory beyond the caches
+  // Time of a first access to 4 KiB of shared memory in small pages; 0: not measured.
+  double touch_ns = 0;
+  // The same with Segment::commit, which uses huge pages if the kernel allows them.
+  double commit_ns = 0;
+  double flag_ns = 0;             // the time of a flag from one thread to another
+  bool flag_on_two_cpus = false;  // false: both threads ran on the only processor
+  double copy_bytes_per_s = 0;    // copied bytes per second, by one thread, beyond the caches
 };
 
-// `cpus`: those that this process may use.
+// `cpus` lists the processors that this process may use.
 Speed measure_speed(const std::vector<int>& cpus);
 
 struct NetworkInterface {
-  std::string name, address;  // an interface with two addresses is there twice
+  std::string name, address;  // an interface with two addresses is listed twice
   bool up = false;
 };
 
-// What this host has for groups that span hosts (network.cc).
+// The network of this host, as groups that span hosts use it (network.cc).
 struct Network {
-  std::string ucx;                           // version and file of libucp, empty: not found
-  std::string link;                          // what UCX would use, as ferry's Link describes it
-  std::string no_link;                       // why there is none
-  std::vector<NetworkInterface> interfaces;  // without the loopback
+  std::string ucx;      // the version and file of libucp; empty: not found
+  std::string link;     // the transport that UCX would choose, as Transport::describe() names it
+  std::string no_link;  // why there is no transport; empty: there is one
+  std::vector<NetworkInterface> interfaces;  // all but the loopback
 };
 
-// Call it after everything that forks, because UCX starts threads.
+// Must run after all forks, because UCX starts threads.
 Network find_network();
 
 struct Findings {
   MachineFacts machine;
   std::vector<Trial> trials;
-  std::optional<Speed> speed;     // none where a needed trial failed
-  std::vector<std::string> simd;  // best first; the first is in use
+  std::optional<Speed> speed;     // empty if a needed trial failed
+  std::vector<std::string> simd;  // best first; the first one is in use
   Network network;
-  std::optional<internal::Launch> launch;  // the launcher in the environment
-  std::string no_launch;                   // why there is none
+  std::optional<internal::Launch> launch;  // the launcher that the environment names
+  std::string no_launch;                   // why no launcher was found; empty: there is one
 };
 
 struct Advice {
   std::string finding, consequence, remedy;
 };
 
-// What keeps ferry from working here; empty when it can.
+// The problems that keep ferry from working on this host; empty if it can work.
 std::vector<Advice> problems(const Findings& findings);
 
-// What to change for speed: only what applies.
+// The changes that would make ferry faster. Advice that does not apply to this host is left out.
 std::vector<Advice> advise(const Findings& findings);
 
 Report doctor_report(const Findings& findings);
 
-// `ferry doctor --link`: latency and bandwidth between nodes, through the messages that dispatch
-// and combine use (link.cc). Runs as a rank of a job that a launcher started, or with two
-// threads that send over the network of this host. Prints on rank 0. Throws ferry::Error.
+// `ferry doctor --link`: measures latency and bandwidth between nodes, with the messages that
+// dispatch and combine use (link.cc). It runs as a rank of a job that a launcher started, or with
+// two threads that send over the network of this host. Prints on rank 0. Throws ferry::Error.
 struct LinkTestOptions {
-  bool threads = false;  // else Group::from_environment
+  bool threads = false;  // false: the group comes from Group::from_environment
   bool json = false;
-  double deadline_s = 0;  // of each call; of joining, too
+  double deadline_s = 0;  // the deadline of each call, and of joining the group
 };
 void test_links(const LinkTestOptions& options);
 

@@ -1,4 +1,5 @@
-// The trials of `ferry doctor`. Calls the kernel, and ferry's own modules for what they own.
+// Runs the trials of `ferry doctor`. Calls the kernel, and ferry's own modules for the facilities
+// that they use.
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -22,9 +23,9 @@ namespace ferry::tools {
 namespace {
 
 constexpr std::size_t kTrialBytes = 2 * internal::Segment::kHugePage;
-constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; newer than Debian 12's headers
+constexpr int kCollapse = 25;  // MADV_COLLAPSE of Linux 6.1, which headers of Debian 12 lack
 
-// A trial throws when it fails, with the reason.
+// Throws the error of a trial, with the reason of the failure.
 [[noreturn]] void fail(const char* what) {
   throw Error(Code::kSystem, fmt::format("{}: {}", what, std::strerror(errno)));
 }
@@ -38,7 +39,7 @@ std::string try_segment() {
 
 std::string try_collapse() {
   const auto segment = internal::Segment::create(kTrialBytes);
-  // A range with no page is not collapsed.
+  // The kernel collapses only ranges that have a page.
   for (std::size_t at = 0; at < kTrialBytes; at += internal::Segment::kHugePage)
     segment->data()[at] = std::byte{1};
   if (madvise(segment->data(), kTrialBytes, kCollapse) != 0) fail("MADV_COLLAPSE");
@@ -48,7 +49,7 @@ std::string try_collapse() {
 std::string try_futex() {
   std::uint32_t word = 1;
   const timespec soon{0, 1'000'000};
-  // Not private: ranks sleep on an address in shared memory.
+  // This is not FUTEX_WAIT_PRIVATE, because ranks sleep on an address in shared memory.
   if (syscall(SYS_futex, &word, FUTEX_WAIT, 1, &soon, nullptr, 0) == 0 || errno != ETIMEDOUT)
     fail("futex");
   return "a wait of 1 ms ended in time";
@@ -75,7 +76,7 @@ std::string try_socket() {
   return "connected, and the kernel names the peer";
 }
 
-// One of two ranks: a group and a gather.
+// Runs one of two ranks, which form a group and gather their numbers.
 void play_rank(const std::string& address, int rank) {
   const GroupOptions options{.deadline = std::chrono::seconds(5)};
   Group group = Group::connect(address, rank, 2, options);
@@ -96,7 +97,7 @@ std::string try_group() {
     try {
       play_rank(address, 1);
     } catch (const std::exception&) {
-      _exit(1);  // rank 0 reports what is wrong
+      _exit(1);  // rank 0 reports the reason
     }
     _exit(0);
   }

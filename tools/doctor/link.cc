@@ -1,5 +1,6 @@
-// Pairs of ranks of two nodes send each other small messages in turn, then large ones one way; see
-// findings.h. All other ranks wait in a barrier, so that nothing else moves.
+// Measures links: pairs of ranks of two nodes first send small messages in turn, then large
+// messages in one direction; see findings.h. All other ranks wait in a barrier, so that no other
+// messages are under way.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -28,12 +29,12 @@ constexpr int kWarmUp = 100, kTurns = 1000;
 constexpr std::uint64_t kBulkBytes = std::uint64_t{64} << 20;
 
 struct LinkSpeed {
-  int from = 0, to = 0;  // ranks
+  int from = 0, to = 0;  // the ranks that send and receive
   double latency_us = 0;
   double there_bytes_per_s = 0, back_bytes_per_s = 0;
 };
 
-// One rank's end of all tests.
+// One rank's part in all tests.
 class LinkEnd {
  public:
   explicit LinkEnd(internal::GroupState& state)
@@ -44,9 +45,10 @@ class LinkEnd {
         number_(state.open_channel(&channel_)) {}
   ~LinkEnd() { state_.close_channel(number_); }
 
-  // The two ranks of a test call these at the same time. The latency is half of a turn.
+  // Both ranks of a test call these at the same time. The latency is half the time of a message and
+  // its reply.
   double latency_us(int peer, bool first);
-  // The rate of the rank that sends; 0 on the other rank.
+  // The rate at which this rank sends. 0 on the rank that receives.
   double bytes_per_s(int peer, bool sends);
 
  private:
@@ -62,13 +64,13 @@ class LinkEnd {
   internal::GroupState& state_;
   internal::Channel channel_;
   std::uint32_t number_;
-  // Received; written with the lock of the group held.
+  // Counts of received messages and bytes. They change only while the group's lock is held.
   std::atomic<std::uint64_t> small_{0}, bulk_bytes_{0};
   std::uint64_t small_seen_ = 0, bulk_seen_ = 0;
 };
 
 void LinkEnd::read(const internal::InMessage& message) {
-  // Release: nothing else is published. Partner: wait().
+  // The release pairs with the acquire in wait(). Only the count itself is published.
   if (message.head.kind == kSmall) small_.fetch_add(1, std::memory_order_release);
   if (message.head.kind == kBulk)
     bulk_bytes_.fetch_add(message.body.size(), std::memory_order_release);
@@ -116,7 +118,8 @@ void LinkEnd::send_bulk(int peer) {
     const std::uint64_t bytes = std::min<std::uint64_t>(
         remaining, internal::MessageChannel::kSendBufferBytes - sizeof head);
     std::memcpy(buffer->data(), &head, sizeof head);
-    std::memset(buffer->data() + sizeof head, 0, bytes);  // as rows would be written
+    // Writes the bytes, as a dispatch writes rows.
+    std::memset(buffer->data() + sizeof head, 0, bytes);
     state_.messages().send(std::move(*buffer), sizeof head + bytes);
     remaining -= bytes;
   }
@@ -136,7 +139,7 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
   return 0;
 }
 
-// Between the first ranks of node 0 and of another, which are mates; collective. The
+// Tests the link between the first ranks of node 0 and of `node`, which are mates. Collective. The
 // result is complete on rank 0.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const Topology& topology = group.topology();
@@ -158,7 +161,7 @@ LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   return speed;
 }
 
-// A short text of each rank.
+// Gathers a short text from each rank.
 std::vector<std::string> gather(Group& group, const std::string& text) {
   using Text = std::array<char, 128>;
   Text mine = {};
@@ -170,7 +173,8 @@ std::vector<std::string> gather(Group& group, const std::string& text) {
   return texts;
 }
 
-// `exposed`: per rank why anybody can connect to it; empty: nobody can.
+// Adds a warning for each rank to which hosts outside the job can connect. `exposed` has the reason
+// for each rank, or an empty text.
 void add_warnings(Report& report, const std::vector<std::string>& exposed) {
   Report::Json ranks = Report::Json::array();
   for (std::size_t rank = 0; rank < exposed.size(); ++rank) {

@@ -1,4 +1,5 @@
-// Makes a link as a group between hosts does, and lists interfaces; see findings.h.
+// Makes a transport in the same way as a group that spans hosts, and lists the interfaces; see
+// findings.h.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -47,7 +48,8 @@ Network find_network() {
   try {
     const std::unique_ptr<internal::Transport> transport = internal::ucx_transport();
     transport->let_in({transport->address()});
-    transport->connect({{0, transport->address()}});  // to itself: UCX chooses when there is a peer
+    // Connects to itself, because UCX chooses a transport once there is a peer.
+    transport->connect({{0, transport->address()}});
     network.link = transport->describe();
   } catch (const Error& error) {
     network.no_link = error.what();

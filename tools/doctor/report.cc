@@ -1,4 +1,4 @@
-// The report of `ferry doctor`, section by section. Calls advice.cc.
+// Writes the report of `ferry doctor`, one section per function. Calls advice.cc.
 #include <fmt/format.h>
 
 #include "tools/doctor/findings.h"
@@ -113,7 +113,7 @@ void add_network(Report& report, const Network& network) {
 }
 
 void add_speed(Report& report, const std::optional<Speed>& speed) {
-  if (!speed) return;  // null
+  if (!speed) return;  // the JSON then has null
   report.section("speed, measured now", "/speed");
   report.line(
       "first touch",

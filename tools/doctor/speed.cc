@@ -1,4 +1,4 @@
-// The measurements of `ferry doctor`. Calls Segment, last_level_cache_bytes and copy_row.
+// Measures speeds for `ferry doctor`. Calls Segment, last_level_cache_bytes and copy_row.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

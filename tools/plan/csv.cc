@@ -14,7 +14,7 @@ struct Column {
   std::string value;
 };
 
-// In quotes where the text has a comma or a quote.
+// Puts a text in quotes if it has a comma, a quote or a line end.
 std::string quoted(const std::string& text) {
   if (text.find_first_of(",\"\n") == text.npos) return text;
   std::string inside;

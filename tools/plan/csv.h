@@ -1,4 +1,4 @@
-// Plans as CSV (RFC 4180).
+// Writes plans as CSV (RFC 4180).
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace ferry::tools {
 
-// The names of the columns, which are those of the JSON.
+// The names of the columns. They are those of the JSON.
 std::string csv_header();
-// A line for each strategy, the best first.
+// Returns a line for each strategy, the best one first.
 std::string csv_lines(const PlannedPoint& point);
 
 }  // namespace ferry::tools

@@ -1,4 +1,4 @@
-// Reads the JSON of a bench; see expect.h.
+// Reads the JSON of a bench and compares it with a plan; see expect.h.
 #include "tools/plan/expect.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// `ferry plan --expect`: a prediction beside what `ferry bench --json` measured.
+// `ferry plan --expect`: compares a prediction with the measurements of `ferry bench --json`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,27 +8,29 @@
 
 namespace ferry::tools {
 
-// The JSON object at the end of the output of `ferry bench --json`. Throws
+// Returns the JSON object at the end of the output of `ferry bench --json`. Throws
 // std::invalid_argument.
 nlohmann::json bench_object(const std::string& printed);
 
-// The same of a file. An error names the file.
+// Reads the same object from a file. An error names the file.
 nlohmann::json bench_of(const std::string& file);
 
-// The workload of a bench, from its options.
+// Returns the workload of a bench, from its options.
 Workload workload_of_bench(const nlohmann::json& bench);
 
 struct Expectation {
-  std::string text;  // predicted, measured and error of dispatch, combine and pair
+  // The predicted time, the measured time and the error, for dispatch, combine and pair.
+  std::string text;
   bool within = true;
 };
 
-// `within`: the error of the pair's median that is allowed, 0.1 for 10 %. The strategy is the
-// algorithm that the bench ran.
+// Compares the plan's prediction for the algorithm of the bench with its measurement. `within` is
+// the allowed error of the pair's median, such as 0.1 for 10 %.
 Expectation compare(const Plan& plan, const nlohmann::json& bench, double within);
 
-// The reason why a prediction cannot be compared with the bench: the cores were in another place
-// than during the calibration (bench/flag_time.h). Empty where the place is the same or not known.
+// Explains why a prediction cannot be compared with the bench: the cores were at other caches than
+// during the calibration (bench/flag_time.h). Empty if they were at the same caches, or if this is
+// unknown.
 std::string elsewhere_text(const Machine& machine, const nlohmann::json& bench);
 
 }  // namespace ferry::tools

@@ -1,4 +1,4 @@
-// The JSON form of plans; see json.h.
+// Writes the JSON form of plans; see json.h.
 #include "tools/plan/json.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// JSON of plans.
+// Writes plans as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 
 namespace ferry::tools {
 
-// Inputs, constants with their sources, and every prediction.
+// The object has the inputs, the constants with their sources, and every prediction.
 nlohmann::ordered_json plan_json(const PlannedPoint& point);
 
-// For each kind of links: "name", "load" (the name of its entry in the loads of a prediction), and
-// "pairs" of ranks.
+// Returns an entry for each kind of links, with "name", "load" (the name of its entry in the loads
+// of a prediction), and "pairs" of ranks.
 nlohmann::ordered_json links_json(const Machine& machine);
 
 }  // namespace ferry::tools

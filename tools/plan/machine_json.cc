@@ -1,4 +1,4 @@
-// The JSON form of machines; see machine_json.h.
+// Reads the JSON form of machines; see machine_json.h.
 #include "tools/plan/machine_json.h"
 
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ namespace {
 
 using nlohmann::json;
 
-// An iterator over a text that counts what the parser has read: *read is behind the last character
-// that the parser took.
+// An iterator over a text that counts the characters that the parser has read. *read points behind
+// the last one.
 struct ReadCharacter {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -48,14 +48,15 @@ struct ReadCharacter {
   bool operator!=(const ReadCharacter& other) const { return at != other.at; }
 };
 
-// The fields of a JSON text. A complaint about one names the line of the text.
+// The fields of a JSON text. An error about a field names the line of the text.
 class JsonFields {
  public:
   explicit JsonFields(const std::string& text) : text_(text), all_(parse(text)) {}
 
   const json& all() const { return all_; }
 
-  // The line where an object has the key; without a key, where the object begins.
+  // The line at which the object has the key. With an empty key it is the line at which the object
+  // begins.
   int line_of(const json& object, const std::string& key) const {
     if (!object.contains(kAt)) return 1;
     const std::size_t begin = object.at(kAt).get<std::size_t>();
@@ -104,7 +105,7 @@ class JsonFields {
     return object.contains(key) ? fmt::format(" {}{}{}", before, positive(object, key), unit) : "";
   }
 
-  // A rate, which has one key in GB/s and one in Gbit/s. At most one of them is given.
+  // Reads a rate, which may be given in GB/s or in Gbit/s, but not in both.
   std::string rate(const json& object, const std::string& key, const char* before = "") const {
     const std::string gb_s = key + "gb_s", gbit_s = key + "gbit_s";
     if (object.contains(gb_s) && object.contains(gbit_s))
@@ -143,7 +144,7 @@ class JsonFields {
   }
 
  private:
-  // Adds to each object where in the text it begins, under the key kAt.
+  // Parses the text. Each object gets the key kAt with the offset in the text at which it begins.
   static json parse(const std::string& text) {
     check_json("JSON machine: the text", text);
     const char* read = text.data();
@@ -171,7 +172,8 @@ class MachineReader : JsonFields {
  public:
   using JsonFields::JsonFields;
 
-  // Through the text form, so that there is one grammar.
+  // Converts the fields to the text form of a machine and parses that, so that there is only one
+  // grammar.
   Machine read() {
     check_keys(all(),
                {"tree", "links", "ports", "engines", "host", "memory_gb", "contention", "name"});
@@ -260,7 +262,8 @@ class MachineReader : JsonFields {
 
   static constexpr std::array kShapes = {"mesh", "ring", "index", "xor", "pairs"};
 
-  std::vector<std::pair<int, std::string>> lines_;  // of the text form, each with its line here
+  // Lines of the text form, each with the line of the JSON from which it was made.
+  std::vector<std::pair<int, std::string>> lines_;
 };
 
 }  // namespace
@@ -304,7 +307,8 @@ Machine machine_from_json(const std::string& text) try {
 }
 
 std::string reason_of(const json::exception& error) {
-  const std::string text = error.what();  // "[json.exception.parse_error.101] parse error at .."
+  // Has the form "[json.exception.parse_error.101] parse error at ..".
+  const std::string text = error.what();
   return text.substr(text.find("] ") + 2);
 }
 

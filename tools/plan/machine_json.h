@@ -1,4 +1,4 @@
-// Machines as JSON, and files of JSON.
+// Reads machines from JSON, and JSON files.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,20 +8,22 @@
 
 namespace ferry::tools {
 
-// All of a file, without a byte order mark. Throws std::invalid_argument when it cannot be read, or
-// is larger than kMostJsonBytes (json_limits.h).
+// Reads a whole file, without its byte order mark. Throws std::invalid_argument if the file cannot
+// be read, or is larger than kMostJsonBytes (json_limits.h).
 std::string read_file(const std::string& name);
 
-// A machine from a text, a preset or a file .txt or .json. Errors in a file name it, and its line.
+// Reads a machine from a text, the name of a preset, or the name of a .txt or .json file. An error
+// in a file names the file and the line.
 Machine read_machine(const std::string& text);
 
-// An error about the machine, with the name of its file where it came from one.
+// Returns an error text about the machine. It names the file if the machine came from a file.
 std::string with_file(const std::string& machine, const std::string& what);
 
-// docs/plan.md has the keys; an unknown one is refused with its line and the nearest one.
+// Reads the keys that docs/plan.md lists. An error about an unknown key names its line and the
+// nearest key.
 Machine machine_from_json(const std::string& text);
 
-// What the library says, without its own number of the error.
+// Returns the message of the JSON library without its error number.
 std::string reason_of(const nlohmann::json::exception& error);
 
 }  // namespace ferry::tools

@@ -1,4 +1,4 @@
-// The options of `ferry plan`. Filled by plan.cc; read by report.cc and json.cc.
+// The options of `ferry plan`.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace ferry::tools {
 
 struct PlanRequest {
-  std::string machine;  // a text, a preset or a file
-  std::string model;    // empty: the shape alone
+  std::string machine;  // a text, the name of a preset, or a file
+  std::string model;    // empty: the workload gives the whole shape
   Workload workload = {};
   int ep = 0;  // 0: all ranks of the machine
   PlanOptions options = {};
 };
 
-// One machine, workload and size, planned.
+// The plan of one machine, workload and group size.
 struct PlannedPoint {
   Machine machine;
   Workload workload;

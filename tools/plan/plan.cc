@@ -1,4 +1,5 @@
-// `ferry plan`: its options, and where machine and workload come from. Calls json.h and report.h.
+// Runs `ferry plan`: parses its options, and reads the machine and the workload. Calls json.h and
+// report.h.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -26,19 +27,19 @@ namespace ferry::tools {
 namespace {
 
 constexpr int kNotWithin = 1, kNotWritten = 1;
-constexpr std::uint64_t kSeed = 1;  // that of `ferry bench`, for --routing real and zipf
+constexpr std::uint64_t kSeed = 1;  // the seed of `ferry bench`, for --routing real and zipf
 
 struct PlanArguments {
   PlanRequest request;
-  std::string routing = "uniform";  // see routing.h
-  std::string sweep;                // see sweep.h
-  std::string expect;               // a file of `ferry bench --json`
-  std::string report;               // file name of an HTML page
+  std::string routing = "uniform";  // in the form that routing.h describes
+  std::string sweep;                // in the form that sweep.h describes
+  std::string expect;               // a file with the output of `ferry bench --json`
+  std::string report;               // the file name of an HTML page
   double within_percent = 10;
   bool explain = false, json = false, csv = false, list = false;
 };
 
-// Without a model a stage has one layer.
+// Without a model each pipeline stage has one layer.
 void set_layers(const PlanRequest& request, Workload::Parallel& parallel) {
   if (request.model.empty()) parallel.layers = parallel.pp;
   if (parallel.pp > parallel.layers)
@@ -69,7 +70,7 @@ PlannedPoint plan_point(const PlanArguments& options, const PlanRequest& request
   return point;
 }
 
-// Exit code.
+// Compares a prediction with a bench and returns the exit code.
 int check_expected(const PlanArguments& options) {
   const Machine described = read_machine(options.request.machine);
   const nlohmann::json bench = bench_of(options.expect);
@@ -106,7 +107,7 @@ void print_plans(const PlanArguments& options) {
   std::cout << text << std::flush;
 }
 
-// Links of more ranks cannot be distinguished in a picture.
+// A picture cannot distinguish the links of more ranks than these.
 constexpr int kMostDrawn = 64;
 
 void write_report(const PlanArguments& options) {
@@ -137,7 +138,7 @@ int run(const PlanArguments& options) {
   return 0;
 }
 
-// A model's shape, for what the line does not say itself.
+// Takes the fields of the model's shape that the command line does not set.
 void set_model(const CLI::App& app, PlanRequest& request) {
   if (request.model.empty()) return;
   const Model& model = find_model(request.model);
@@ -166,7 +167,7 @@ void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
       ->check(CLI::Range(0.0, 1e9));
 }
 
-// Sizes, comparisons and forms of the output.
+// Adds the options for sweeps, comparisons and forms of the output.
 void add_outputs(CLI::App& app, PlanArguments& options) {
   app.add_option("--sweep", options.sweep,
                  "Several values of one option: ep=16,32,64; also tokens, hidden, top-k, experts, "

@@ -1,4 +1,4 @@
-// The text of a plan; see report.h.
+// Writes the text of a plan; see report.h.
 #include "tools/plan/report.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Text of `ferry plan`.
+// The text that `ferry plan` prints.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Reads the texts of a routing; see routing.h.
+// Parses the text of a routing; see routing.h.
 #include "tools/plan/routing.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The routing of a planned workload, from a text. Calls bench/routing.h, so that every routing of
-// the bench can be planned.
+// Reads the routing of a planned workload from a text. Calls bench/routing.h, so that every routing
+// of the bench can be planned.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace ferry::tools {
 
-// "uniform"; "limited:M/G", experts of M of G groups; a file .json with a list of loads; or
-// "zipf:S", "real" and "load:FILE[:LAYER]" as `ferry bench --routing` has them, with its seed.
-// Throws std::invalid_argument.
+// Accepts "uniform", "limited:M/G" (the experts of a token are in M of G groups), a .json file with
+// a list of loads, or one of "zipf:S", "real" and "load:FILE[:LAYER]", which mean the same as in
+// `ferry bench --routing` with its seed. Throws std::invalid_argument.
 void set_routing(const std::string& text, std::uint64_t seed, Workload& workload);
 
 }  // namespace ferry::tools

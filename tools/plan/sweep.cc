@@ -1,4 +1,4 @@
-// Reads the text of a sweep; see sweep.h.
+// Parses the text of a sweep; see sweep.h.
 #include "tools/plan/sweep.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<int>::max();
 
-// An option with its least and largest value; `set` writes a value to the request.
+// An option that can be swept, with its least and largest value. `set` writes a value to the
+// request.
 struct Key {
   std::string_view name;
   std::int64_t least, most;

@@ -1,4 +1,4 @@
-// `ferry plan --sweep`: one option with several values.
+// `ferry plan --sweep`: plans with several values of one option.
 #pragma once
 
 #include <string>
@@ -9,15 +9,16 @@
 namespace ferry::tools {
 
 struct SweptPoint {
-  std::string text;  // "tokens=128"; empty without a sweep
+  std::string text;  // such as "tokens=128"; empty without a sweep
   PlanRequest request;
 };
 
-// "tokens=128,4096": the request with each of these values. The key is an option without "--"; an
-// empty text is the request alone. Throws std::invalid_argument with the keys that there are.
+// Reads a text such as "tokens=128,4096" and returns the request with each of these values. The key
+// is the name of an option without "--". For an empty text it returns the request alone. Throws
+// std::invalid_argument that lists the valid keys.
 std::vector<SweptPoint> swept(const PlanRequest& request, const std::string& sweep);
 
-// The option that a sweep sets: "--tokens".
+// Returns the option that a sweep sets, such as "--tokens".
 std::string swept_option(const std::string& sweep);
 
 }  // namespace ferry::tools

@@ -1,4 +1,4 @@
-// One child and its lines.
+// Starts `ferry top` on another host and reads its samples; see remote.h.
 #include "tools/top/remote.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace ferry::tools {
 namespace {
 
-// Beyond the interval: to log in, and to look.
+// The time beyond the interval that the other host may take, to log in and to take a sample.
 constexpr int kPatienceMs = 20'000;
 
 std::vector<std::string> environment_here() {
@@ -40,7 +40,8 @@ RemoteTop::RemoteTop(const std::vector<std::string>& ssh, const std::string& hos
 }
 
 RemoteTop::~RemoteTop() {
-  if (!child_.out) return;  // moved from
+  // A RemoteTop that was moved from has no child.
+  if (!child_.out) return;
   kill(-child_.pid, SIGTERM);
   waitpid(child_.pid, nullptr, 0);
 }

@@ -1,4 +1,4 @@
-// The `ferry top` of another host, started there by ssh as `ferry launch` starts its agents.
+// A `ferry top` that ssh has started on another host, as `ferry launch` starts its agents.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@ namespace ferry::tools {
 
 class RemoteTop {
  public:
-  // `ssh`: a command that gets the host and a line for its shell. Throws SpawnError.
+  // `ssh` is the command to which the host and a shell command are appended. Throws SpawnError.
   RemoteTop(const std::vector<std::string>& ssh, const std::string& host, double interval_s);
   ~RemoteTop();
   RemoteTop(RemoteTop&& other) noexcept = default;
   RemoteTop& operator=(RemoteTop&&) = delete;
 
-  // Waits for the next of its samples, and adds it. Throws ferry::Error that names the host when it
-  // ends, or is silent for too long.
+  // Waits for the next sample of the other host and adds it to `sample`. Throws ferry::Error that
+  // names the host if the other `ferry top` ends, or sends nothing for too long.
   void add_next(Sample& sample);
 
  private:
-  bool receive();  // false at the end
+  bool receive();  // returns false at the end of the output
 
   std::string host_;
   double interval_s_;

@@ -1,4 +1,5 @@
-// Rates are differences over the time between the two samples of a rank.
+// Computes the rates of a rank: the differences between two samples, divided by the time between
+// them. See report.h.
 #include "tools/top/report.h"
 
 #include <fmt/format.h>
@@ -18,14 +19,15 @@ using internal::kCounterNames;
 using internal::kNumCounters;
 using Json = nlohmann::ordered_json;
 
-constexpr double kMostlyWaits = 0.8;  // of a rank's time
+constexpr double kMostlyWaits = 0.8;  // a share of a rank's time
 
 // The counters of one rank, per second.
 struct Rates {
   int rank;
   const RankSample* now;
-  std::vector<double> counters;  // [kNumCounters]; what does not grow: as it is
-  std::vector<double> waits;     // [ranks] seconds in a second, for each
+  // [kNumCounters]; a counter that does not grow is not divided by the time.
+  std::vector<double> counters;
+  std::vector<double> waits;  // [ranks], seconds of waiting for each rank, per second
 
   double operator[](Counter counter) const { return counters[static_cast<std::size_t>(counter)]; }
   double waited() const {
@@ -40,8 +42,8 @@ struct GroupRates {
   const GroupSample* now;
   std::vector<Rates> ranks;
 
-  // The rank that the others waited for most beyond what it waited itself, and the mean share of
-  // their time; -1: none.
+  // The rank for which the others waited most, after its own waits are subtracted, and the mean
+  // share of their time. The rank is -1 if there is none.
   std::pair<int, double> slowest() const {
     if (const Rates* stuck = only_idle()) return {stuck->rank, wait_of_others(*stuck)};
     std::pair<int, double> slowest{-1, 0.0};
@@ -57,8 +59,8 @@ struct GroupRates {
     return slowest;
   }
 
-  // The only rank that finishes nothing and does not wait, while all others wait. Between nodes
-  // they may wait for ranks whose messages it passes on. Null: there is none.
+  // The only rank that neither finishes operations nor waits, while all others wait. Between nodes
+  // the others may wait for ranks whose messages this rank forwards. Null if there is no such rank.
   const Rates* only_idle() const {
     const auto waits = [](const Rates& one) { return one.waited() > kMostlyWaits; };
     const auto idle = std::ranges::find_if_not(ranks, waits);
@@ -75,7 +77,8 @@ struct GroupRates {
     return sum / static_cast<double>(ranks.size() - 1);
   }
 
-  // Rows received by the busiest rank over the mean; 0: none were.
+  // The number of rows that the busiest rank received, divided by the mean. 0 if no rows were
+  // received.
   double imbalance() const {
     double sum = 0, most = 0;
     for (const Rates& one : ranks) {

@@ -1,4 +1,4 @@
-// What happened between two samples: a table for each group, or JSON.
+// Shows what happened between two samples, as a table for each group or as JSON.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace ferry::tools {
 
-// Groups and ranks that are in both.
+// The table shows the groups and ranks that are in both samples.
 std::string top_table(const Sample& before, const Sample& now);
-// One line.
+// The JSON is one line.
 std::string top_json(const Sample& before, const Sample& now);
 
 }  // namespace ferry::tools

@@ -1,5 +1,5 @@
-// Looks for the memfds of groups among the open files of processes. They are read by pread, which
-// neither maps nor fills pages of theirs.
+// Finds the memfds of groups among the open files of processes. They are read with pread, which
+// neither maps nor creates their pages.
 #include "tools/top/sample.h"
 
 #include <fcntl.h>
@@ -34,14 +34,16 @@ using internal::kNumCounters;
 using Words = std::vector<std::uint64_t>;
 
 constexpr std::uint64_t kMostRanks = 1 << 16;
-constexpr std::uint64_t kMostWords = 1 << 22;  // of the rows of one segment: 32 MiB
-constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;  // some groups of so many words
+constexpr std::uint64_t kMostWords = 1 << 22;  // the limit for the rows of one segment: 32 MiB
+// Enough for several groups with that many words.
+constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
 
 // A segment that some processes have open.
 struct Found {
   internal::Descriptor file;
-  std::map<std::uint64_t, std::string> holders;  // folders in /proc, by the number that they have
-                                                 // where they run
+  // The folders in /proc of the processes that have the segment open, by their process numbers
+  // inside their containers.
+  std::map<std::uint64_t, std::string> holders;
 };
 
 std::string contents(const std::string& path) {
@@ -49,7 +51,8 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// In a container a process has another number than outside.
+// Returns the number of a process inside its container, which differs from its number outside.
+// Returns 0 if it is unknown.
 std::uint64_t number_inside(const std::string& folder) {
   const std::string status = contents(folder + "/status");
   const std::size_t at = status.find("NSpid:");
@@ -68,7 +71,8 @@ void add_files_of(const std::string& folder, std::map<std::pair<dev_t, ino_t>, F
     if (!fs::read_symlink(entry.path(), gone).string().starts_with("/memfd:ferry")) continue;
     internal::Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat what {};
-    // Any user may make such a file, and root may read all: only this user's are believed.
+    // Any user can make such a file, and root can read all files. So only files of this user are
+    // read.
     if (!file || fstat(file.fd(), &what) != 0 || what.st_uid != geteuid()) continue;
     Found& found = all[{what.st_dev, what.st_ino}];
     found.file = std::move(file);
@@ -101,7 +105,7 @@ struct Head {
 static_assert(offsetof(CountersHead, group) == offsetof(Head, group) &&
               offsetof(CountersHead, row_bytes) == offsetof(Head, row_bytes));
 
-// "python3 train.py --steps 9"
+// The program of a process, such as "python3 train.py --steps 9".
 std::string program_of(const std::string& folder) {
   std::string line = contents(folder + "/cmdline");
   const std::size_t name = line.substr(0, line.find('\0')).rfind('/');
@@ -119,7 +123,8 @@ std::uint64_t resident_bytes(const std::string& folder) {
   return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Any process may have a file with such a name: nothing in it is believed that does not fit.
+// Whether the head of a file describes a segment of counters. Any process may have a file with such
+// a name, so each field is checked.
 bool fits(const Head& head, const struct stat& file) {
   const auto bytes = static_cast<std::uint64_t>(file.st_size);
   return head.magic == CountersHead::kMagic && head.num_ranks <= kMostRanks &&
@@ -128,12 +133,12 @@ bool fits(const Head& head, const struct stat& file) {
          head.row_bytes <= (bytes - head.rows_offset) / std::max<std::uint64_t>(head.num_ranks, 1);
 }
 
-// The most ranks of a segment that are read: 2,000 of a group of 2,000.
+// The number of ranks of a segment that are read. A group of 2,000 ranks is read whole.
 std::uint64_t most_rows(const Head& head) {
   return std::min(head.num_ranks, kMostWords / (kNumCounters + head.num_ranks));
 }
 
-// Ranks of other nodes have no row here.
+// Reads the row of a rank. Ranks of other nodes have no row in this segment.
 std::optional<RankSample> rank_of(const Found& found, const Head& head, std::uint64_t rank) {
   const std::size_t at = head.rows_offset + rank * head.row_bytes;
   std::uint64_t pid = 0;

@@ -12,25 +12,29 @@ namespace ferry::tools {
 
 struct RankSample {
   std::string host, program;
-  std::int64_t time_ns = 0;            // by the clock of its host
-  bool ended = false;                  // its process has
-  std::uint64_t resident_bytes = 0;    // of its process
-  std::vector<std::uint64_t> totals;   // [kNumCounters]
-  std::vector<std::uint64_t> wait_ns;  // [ranks]; the element of the rank itself: for the network
+  std::int64_t time_ns = 0;           // read from the clock of that host
+  bool ended = false;                 // whether the process of the rank has ended
+  std::uint64_t resident_bytes = 0;   // memory of the process
+  std::vector<std::uint64_t> totals;  // [kNumCounters]
+  // [ranks], the time that this rank waited for each rank. The element of this rank is the wait for
+  // the network.
+  std::vector<std::uint64_t> wait_ns;
 };
 
 struct GroupSample {
   int num_ranks = 0;
-  std::map<int, RankSample> ranks;  // those that were seen
+  std::map<int, RankSample> ranks;  // the ranks that were found
 };
 
-using Sample = std::map<std::string, GroupSample>;  // by the group's number, in hexadecimal digits
+// The key is the group's number in hexadecimal digits.
+using Sample = std::map<std::string, GroupSample>;
 
-// The sample of the processes of this user.
+// Takes a sample of the processes of this user.
 Sample look_here();
 
 nlohmann::ordered_json to_json(const RankSample& rank);
-// Adds the sample of another host. Throws std::invalid_argument where another version wrote it.
+// Adds the sample that another host sent. Throws std::invalid_argument if another version of ferry
+// wrote it.
 void add_received(Sample& sample, const std::string& line);
 
 }  // namespace ferry::tools

@@ -1,5 +1,5 @@
-// `ferry top`: its options, and the loop that looks and prints. Calls sample.h, remote.h and
-// report.h.
+// Runs `ferry top`: its options, and the loop that takes samples and prints them. Calls sample.h,
+// remote.h and report.h.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -62,7 +62,8 @@ std::vector<RemoteTop> reach(const TopOptions& options) {
   return hosts;
 }
 
-// The own sample is taken after the interval, and the other hosts reply after it, too.
+// Takes this host's sample after the interval. Other hosts wait for the interval themselves before
+// they reply.
 Sample next_sample(std::vector<RemoteTop>& hosts, double wait_s) {
   Sample sample;
   for (RemoteTop& host : hosts) host.add_next(sample);

@@ -1,5 +1,4 @@
-// Pictures of a topology: SVG by boxes in boxes, DOT by clusters. Calls report.cc for
-// texts.
+// Draws a topology: as SVG with nested boxes, or as DOT with clusters. Calls report.cc for texts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,11 +11,11 @@ namespace ferry::tools {
 
 namespace {
 
-constexpr int kRank = 30;   // side of a rank's square
-constexpr int kGap = 8;     // between boxes, and inside their frames
-constexpr int kTitle = 20;  // height of a box's title
-constexpr int kLetter = 7;  // width, about
-constexpr int kLine = 18;   // height of a line below
+constexpr int kRank = 30;   // side of the square of a rank
+constexpr int kGap = 8;     // space between boxes, and between a box and its contents
+constexpr int kTitle = 20;  // height of the title of a box
+constexpr int kLetter = 7;  // approximate width of a letter
+constexpr int kLine = 18;   // height of a line of text below the picture
 
 struct Picture {
   int width = 0, height = 0;
@@ -41,7 +40,7 @@ int most_ranks_of_a_node(const Topology& topology) {
   return static_cast<int>(most);
 }
 
-// An angle in the circle of colours: mates have the same.
+// The hue of a rank, from 0 to 1. Ranks with the same position in their nodes have the same hue.
 double hue_of(const Topology& topology, int rank, int most_ranks) {
   return static_cast<double>(position_of(topology, rank)) / most_ranks;
 }
@@ -50,20 +49,20 @@ struct Groups {
   int begin, end;
 };
 
-// The groups of level + 1 inside a group.
+// Returns the groups of level + 1 that are inside `group`.
 Groups inside(const Topology& topology, int level, int group) {
   const auto ranks = topology.members(group, level);
   return {topology.group_of(ranks.front(), level + 1),
           topology.group_of(ranks.back(), level + 1) + 1};
 }
 
-// Boxes in boxes.
+// Draws the SVG.
 class Boxes {
  public:
   explicit Boxes(const Topology& topology)
       : topology_(topology), most_ranks_(most_ranks_of_a_node(topology)) {}
 
-  // Groups [begin, end) of a level, side by side or in a square.
+  // Draws the groups [begin, end) of a level, side by side or in a square.
   Picture grid(int level, Groups groups) const {
     const bool ranks = level + 1 == topology_.num_levels();
     const int count = groups.end - groups.begin;
@@ -113,7 +112,7 @@ class Boxes {
   const int most_ranks_;
 };
 
-// Graphviz: a cluster for each group.
+// Adds a Graphviz cluster for each group.
 void add_cluster(const Topology& topology, int level, Groups groups, std::string& dot) {
   const bool ranks = level + 1 == topology.num_levels();
   const int most_ranks = ranks ? most_ranks_of_a_node(topology) : 0;
@@ -132,7 +131,7 @@ void add_cluster(const Topology& topology, int level, Groups groups, std::string
   }
 }
 
-// Between groups that are next to each other.
+// Adds lines between the mates of neighbouring groups.
 void add_mates(const Topology& topology, int level, std::string& dot) {
   int next = 0;
   for (const int siblings : topology.level(level).fanout) {

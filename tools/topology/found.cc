@@ -1,4 +1,4 @@
-// Reads the places of hardware threads from hwloc, and makes levels of them.
+// Reads from hwloc where hardware threads are, and makes the levels of a topology from that.
 #include <fmt/format.h>
 #include <hwloc.h>
 
@@ -31,7 +31,7 @@ std::uint64_t cache_of(hwloc_obj_t thread) {
   return last;
 }
 
-// "3+5", or "4" for "4+4".
+// Formats counts as "3+5", or as "4" if all of them are 4.
 std::string fanout(const std::vector<int>& counts) {
   const bool even = std::ranges::count(counts, counts[0]) == std::ssize(counts);
   return even ? std::to_string(counts[0]) : fmt::format("{}", fmt::join(counts, "+"));
@@ -60,7 +60,7 @@ std::vector<Place> places_here() {
 
 std::string found_levels(std::vector<Place> places, int num_ranks) {
   std::ranges::sort(places);
-  // Caches in each domain, ranks in each domain and in each cache.
+  // The numbers of caches in each domain, and of ranks in each domain and each cache.
   std::vector<int> caches, in_domain, in_cache;
   const Place* before = nullptr;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(num_ranks); ++rank) {
@@ -79,10 +79,11 @@ std::string found_levels(std::vector<Place> places, int num_ranks) {
   return text + ",rank:" + fanout(shows_caches ? in_cache : in_domain);
 }
 
-// A level that divides nothing on some host has one group there in each of the groups above.
+// Joins the levels of all hosts in one tree. A level that is not found on some host gets one group
+// there within each group of the level above.
 std::string join_hosts(const std::vector<Topology>& hosts) {
   std::string text = fmt::format("host:{}", hosts.size());
-  std::vector<std::size_t> above(hosts.size(), 1);  // groups so far, of each host
+  std::vector<std::size_t> above(hosts.size(), 1);  // groups of each host at the level above
   for (const char* name : {"numa", "cache", "rank"}) {
     std::vector<int> counts;
     bool is_there = false;

@@ -1,4 +1,4 @@
-// The JSON form of a topology, which is converted to and from its text.
+// Converts the JSON form of a topology to and from its text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// "3+5" of 3, or of [3, 5]; Topology::parse checks the numbers.
+// Makes "3+5" from [3, 5], or "3" from 3. Topology::parse checks the numbers.
 std::string fanout_text(const json& fanout) {
   if (!fanout.is_array()) return fanout.dump();
   std::string text;
@@ -20,7 +20,7 @@ std::string fanout_text(const json& fanout) {
   return text;
 }
 
-// "0-5+1-4" of [[0, 5], [1, 4]].
+// Makes "0-5+1-4" from [[0, 5], [1, 4]].
 std::string pairs_text(const json& pairs) {
   std::string text;
   for (const json& pair : pairs)

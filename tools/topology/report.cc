@@ -1,4 +1,4 @@
-// The report of `ferry topology`.
+// Writes the report of `ferry topology`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using Json = Report::Json;
 
 constexpr std::array kAlgorithms = {Algorithm::kFullmesh, Algorithm::kHierarchical,
                                     Algorithm::kAllgather};
-constexpr int kMostLines = 48;    // of a tree or a list of mates
-constexpr int kMostColumns = 16;  // nodes in a list of mates
+constexpr int kMostLines = 48;    // the limit for a tree or a list of mates
+constexpr int kMostColumns = 16;  // the most nodes in a list of mates
 
-// What does not fit a screen is counted.
+// Shows the first kMostLines lines and the number of further lines.
 std::string cut(const std::vector<std::string>& lines) {
   std::string text;
   for (int i = 0; i < std::min<int>(kMostLines, std::ssize(lines)); ++i) text += lines[i] + '\n';
@@ -43,7 +43,8 @@ std::string level_text(const Topology& topology, int index) {
                      link.empty() ? "speed unknown" : link);
 }
 
-// The groups of each level with their ranks; the innermost level, the ranks, is left out.
+// Adds the groups of each level with their ranks. The innermost level, whose groups are the ranks,
+// is left out.
 void add_tree(const Topology& topology, int level, int first, std::vector<std::string>& lines) {
   if (level + 1 == topology.num_levels()) return;
   const auto ranks = [&](int group) { return topology.members(group, level); };
@@ -57,7 +58,7 @@ void add_tree(const Topology& topology, int level, int first, std::vector<std::s
   }
 }
 
-// [ranks][groups of the level]: the mate of each rank where links join them pair by pair.
+// The mates where links join pairs of ranks, [ranks][groups of the level].
 std::vector<std::vector<int>> mates_by_pairs(const Topology& topology, int level) {
   std::vector<std::vector<int>> mates(topology.num_ranks());
   for (int own = 0; own < topology.level(level).num_groups(); ++own) {
@@ -74,8 +75,7 @@ std::vector<std::vector<int>> mates_by_pairs(const Topology& topology, int level
   return mates;
 }
 
-// [positions][groups of the level]: the mate, which is the rank that serves a position of its
-// group.
+// The mates of each position, [positions][groups of the level].
 std::vector<std::vector<int>> mates_of(const Topology& topology, int level, int mates_xor) {
   const int num_groups = topology.level(level).num_groups();
   std::size_t most = 0;
@@ -134,7 +134,7 @@ std::string shape_text(const ExchangeConfig& config) {
                      wire_name(config.wire));
 }
 
-// [algorithms][levels]
+// The bytes on the links, [algorithms][levels].
 std::vector<std::vector<LinkBytes>> bytes_of(const Topology& topology,
                                              const ExchangeConfig& config) {
   const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());

@@ -1,4 +1,4 @@
-// `ferry topology`: its options, and where the topology comes from. Calls what parts.h declares.
+// Runs `ferry topology`: parses its options and finds the topology. Calls the functions of parts.h.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -22,17 +22,17 @@ namespace ferry::tools {
 namespace {
 
 struct TopologyOptions {
-  std::string text;  // empty: what is found here
+  std::string text;  // empty: use the topology of this host
   bool found = false;
-  bool job = false;  // what is found on all its hosts
-  int ranks = 0;     // 0: one for each hardware thread
+  bool job = false;  // use the topology of all hosts of this job
+  int ranks = 0;     // 0: one rank for each hardware thread
   ExchangeConfig config = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
-  std::string picture;  // file name, empty for none
-  std::string page;     // likewise
+  std::string picture;  // a file name; empty: none
+  std::string page;     // the file name of an HTML page; empty: none
   bool json = false;
 };
 
-// None on the ranks of a job that do not print.
+// Returns nothing on the ranks of a job that do not print.
 std::optional<Topology> read_topology(const TopologyOptions& options) {
   if (options.job) {
     Group group = Group::from_environment();
