@@ -1,6 +1,6 @@
-// CLI11's App, by name only: whoever takes options includes all of it.
+// Declares CLI11's App. A file that adds options includes CLI11 itself.
 #pragma once
 
-namespace CLI {  // NOLINT(readability-identifier-naming): the library's
+namespace CLI {  // the library's name
 class App;
 }

@@ -1,5 +1,5 @@
-// Parses the line of the ferry command and runs one subcommand. What `ferry launch` has after its
-// first `--` is a program and its arguments, and is not parsed.
+// Parses the command line of the ferry command and runs one subcommand. The words after the first
+// `--` of `ferry launch` are a program and its arguments, and are not parsed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>

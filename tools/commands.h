@@ -1,5 +1,6 @@
-// The ferry command and its subcommands. The callback of each sets `exit_code`: 0 when all is well,
-// kUsageError for a wrong command line, 1 for everything else unless its footer says more.
+// The ferry command and its subcommands. The callback of a subcommand sets `exit_code`: 0 for
+// success, kUsageError for a wrong command line, and 1 for all other errors, unless its footer
+// lists more codes.
 #pragma once
 
 #include <string>
@@ -11,26 +12,26 @@ namespace ferry::tools {
 
 inline constexpr int kUsageError = 2;  // the exit code of a wrong command line
 
-// The exit code of the command; errors that its subcommand does not handle are thrown.
+// Runs the command and returns its exit code. Throws errors that the subcommand does not handle.
 int run_command_line(int argc, char** argv);
 
-// Measures dispatch and combine on this machine beside the same traffic with places known.
+// Measures dispatch and combine on this machine, and the same traffic with known slots.
 void add_bench(CLI::App& app, int& exit_code);
 
-// Starts ranks. `program` holds the words after `--`, a program and its arguments, taken as they
-// are; it must outlive the parsing.
+// Starts ranks. `program` has the words after `--`: a program and its arguments, which are not
+// parsed. It must outlive the parsing.
 void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 
-// What this machine offers, and what to change for speed.
+// Shows the features of this machine, and what to change for speed.
 void add_doctor(CLI::App& app, int& exit_code);
 
-// The tree of ranks, and what each algorithm puts on each link.
+// Shows the tree of ranks, and the bytes that each algorithm sends over each link.
 void add_topology(CLI::App& app, int& exit_code);
 
-// How long dispatch and combine take on a machine, and what limits them.
+// Predicts how long dispatch and combine take on a machine, and what limits them.
 void add_plan(CLI::App& app, int& exit_code);
 
-// What the ranks of running programs do.
+// Shows what the ranks of running programs do.
 void add_top(CLI::App& app, int& exit_code);
 
 }  // namespace ferry::tools

@@ -7,7 +7,7 @@
 namespace ferry::tools {
 namespace {
 
-// The most lists and objects that are open at one place. Brackets in strings are text.
+// The deepest nesting of lists and objects. Brackets inside strings do not count.
 int levels_of(std::string_view text) {
   int open = 0, most = 0;
   bool in_string = false;

@@ -1,4 +1,4 @@
-// Limits on JSON from outside, which the parser does not have: each level and each value of a text
+// Limits on JSON from outside. The JSON library has none, and each level and each value of a text
 // takes memory and stack.
 #pragma once
 
@@ -10,7 +10,8 @@ namespace ferry::tools {
 inline constexpr std::size_t kMostJsonBytes = std::size_t{16} << 20;
 inline constexpr int kMostJsonLevels = 64;
 
-// Throws std::invalid_argument that names `what`, its value and the limit.
+// Throws std::invalid_argument if the text exceeds a limit. The error has `what`, the value and the
+// limit.
 void check_json(std::string_view what, std::string_view text,
                 std::size_t most_bytes = kMostJsonBytes);
 

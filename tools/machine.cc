@@ -1,4 +1,4 @@
-// Reads topology, limits and settings.
+// Reads the hardware topology, limits and settings of this machine.
 #include "tools/machine.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 using HwlocTopology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 
-// The whole host, so that "2 of 64" can be said.
+// Loads the topology of the whole host, so that the report can say "2 of 64".
 HwlocTopology load_topology() {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return {nullptr, &hwloc_topology_destroy};
@@ -60,7 +60,7 @@ std::uint64_t limit(decltype(RLIMIT_AS) resource) {
   return value.rlim_cur;
 }
 
-// "always [madvise] never" -> "madvise".
+// Returns the word in brackets: "madvise" for "always [madvise] never".
 std::string chosen_word(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -69,8 +69,8 @@ std::string chosen_word(const std::string& path) {
   return open < close && close != std::string::npos ? text.substr(open + 1, close - open - 1) : "";
 }
 
-// Version 2 has "quota period" or "max period" in one file, version 1 has two files and -1 for no
-// limit.
+// The limit of a control group. Version 2 has "quota period" or "max period" in one file. Version 1
+// has two files, and -1 for no limit.
 double cpu_limit_of(const std::string& group) {
   std::ifstream both("/sys/fs/cgroup" + group + "/cpu.max");
   std::ifstream quota_file("/sys/fs/cgroup/cpu" + group + "/cpu.cfs_quota_us");
@@ -80,8 +80,9 @@ double cpu_limit_of(const std::string& group) {
   return found && quota > 0 && period > 0 ? quota / period : 0;
 }
 
-// The strictest limit on the path of this process's groups. In a container the path may not exist
-// below the mount; its own limit then is at the mount's top.
+// The strictest limit among the control groups of this process and those above them. In a container
+// the path may not exist below the mount. The limit of the container is then at the top of the
+// mount.
 double cpu_limit() {
   double least = 0;
   std::ifstream file("/proc/self/cgroup");

@@ -1,4 +1,4 @@
-// The ferry command (commands.h).
+// Runs the ferry command (commands.h).
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// A full device shows only now.
+// Flushes the output and returns whether it was written. A full device causes an error only here.
 bool output_is_written() {
   return std::cout.flush() && std::fflush(stdout) == 0 && !ferror(stdout);
 }

@@ -1,4 +1,4 @@
-// Fills page.html, which CMake put into page_text.h; see page.h.
+// Fills page.html, which CMake puts into page_text.h; see page.h.
 #include "tools/page.h"
 
 #include <fmt/chrono.h>
@@ -20,7 +20,8 @@ void write_page(const std::string& file, const nlohmann::ordered_json& data) {
   const std::size_t at = page.find(kPlace) + 1;
   std::ofstream stream(file);
   stream << page.substr(0, at);
-  for (const char letter : data.dump()) {  // nothing in it may end the element that holds it
+  // No text of the data may end the HTML element that contains it.
+  for (const char letter : data.dump()) {
     if (letter == '<')
       stream << "\\u003c";
     else

@@ -1,4 +1,4 @@
-// The two forms of a report; see report.h.
+// Writes a report as text or as JSON; see report.h.
 #include "tools/report.h"
 
 #include <fmt/format.h>

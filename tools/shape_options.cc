@@ -1,4 +1,4 @@
-// Names and ranges of the options of a shape; see shape_options.h.
+// Defines the names and ranges of the options of a shape; see shape_options.h.
 #include "tools/shape_options.h"
 
 #include "tools/refuse.h"

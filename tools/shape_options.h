@@ -1,6 +1,5 @@
-// The options of an exchange, which `ferry bench`, `ferry plan` and `ferry topology` share. An
-// option with a choice of names lists them in its help, and in the message when a name is none of
-// them.
+// The options of an exchange, which `ferry bench`, `ferry plan` and `ferry topology` share. If an
+// option has a choice of names, its help lists them, and so does the error about any other name.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@
 
 namespace ferry::tools {
 
-// What `value` holds is the default.
+// The current `value` is the default.
 template <typename T>
 void add_choice(CLI::App& app, const std::string& option, const std::string& text,
                 const std::map<std::string, T>& names, T& value) {
@@ -32,10 +31,10 @@ void add_choice(CLI::App& app, const std::string& option, const std::string& tex
       ->default_str(standard);
 }
 
-// --tokens, --hidden, --top-k, --experts, --dtype, --layout, --wire and --node-sums.
+// Adds --tokens, --hidden, --top-k, --experts, --dtype, --layout, --wire and --node-sums.
 void add_shape(CLI::App& app, ExchangeConfig& shape);
 
-// Throws std::invalid_argument when a token has more experts than there are.
+// Throws std::invalid_argument if a token has more experts than there are.
 void check_shape(const ExchangeConfig& shape);
 
 }  // namespace ferry::tools

@@ -1,4 +1,3 @@
-// The texts of text.h.
 #include "tools/text.h"
 
 #include <fmt/format.h>
