@@ -28,7 +28,7 @@ struct MachineFacts {
   std::uint64_t memory_bytes = 0;
   std::uint64_t memory_available = 0;  // available to this process within its control groups
   std::uint64_t limit_address_space = 0, limit_file_size = 0, limit_locked = 0,
-                limit_open_files = 0;  // in bytes; limit_open_files is a number
+                limit_open_files = 0;  // the other limits are in bytes, this one is a number
   std::string thp, shmem_thp;  // the chosen word of transparent_hugepage/{enabled,shmem_enabled}
 };
 

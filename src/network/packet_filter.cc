@@ -22,7 +22,7 @@ constexpr unsigned kSource4At = kVersionAt + 12, kSource6At = kVersionAt + 8;
 constexpr unsigned kPass = 0xffffffff, kDrop = 0;
 
 void add(Program& program, int code, unsigned value, int if_true = 0, int if_false = 0) {
-  FERRY_CHECK(if_true, <=, 255);  // the most instructions that a comparison can skip
+  FERRY_CHECK(if_true, <=, 255);  // a comparison can skip at most 255 instructions
   FERRY_CHECK(if_false, <=, 255);
   program.push_back({static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(if_true),
                      static_cast<std::uint8_t>(if_false), value});

@@ -92,7 +92,7 @@ Classes find_classes(const Graph& graph, const RankTraits& traits) {
 
 bool have_equal_ways(const Graph& graph, const Classes& classes, const Graph::WayRule& rule) {
   if (classes.each_alone()) return true;
-  // Classes: the hash for the class's first rank that is looked at.
+  // For each class, the hash of the first of its ranks that was checked.
   std::map<int, std::uint64_t> ways_of;
   const auto same = [&](int rank) {
     const std::uint64_t ways = seen_ways(graph, classes, rank, rule);

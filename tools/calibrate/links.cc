@@ -88,7 +88,7 @@ class LinkFit {
     Machine machine = machine_;
     for (std::size_t i = 0; i < levels_.size(); ++i) {
       Topology::Link link = machine.tree.level(levels_[i]).link;
-      // The ratio between both ways stays the same.
+      // The rates of both ways keep their ratio.
       if (link.second_way && link.bandwidth_gb_s > 0)
         link.second_way->bandwidth_gb_s *= constants[i] / link.bandwidth_gb_s;
       link.bandwidth_gb_s = constants[i];

@@ -31,7 +31,7 @@ struct LinkCalibration {
   std::string topology;  // the topology of these hosts
   // A file that calibrate() wrote for one host. If it is empty, calibrate() is called.
   std::string machine;
-  int rounds = 6;  // rounds over all shapes, in calibrate() and between hosts
+  int rounds = 6;  // how often all shapes run, in calibrate() and between hosts
 };
 
 // Runs benches between the hosts, with shapes of its own. Returns a text about the result for

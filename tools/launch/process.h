@@ -30,7 +30,7 @@ struct ChildSetup {
 
 // A child that was started. The launcher's ends of its pipes do not block.
 struct Child {
-  pid_t pid = -1;  // also its process group
+  pid_t pid = -1;  // also the number of its process group
   internal::Descriptor in, out, err;
 };
 

@@ -12,7 +12,7 @@ namespace ferry::tools {
 
 struct RankSample {
   std::string host, program;
-  std::int64_t time_ns = 0;           // read from the clock of that host
+  std::int64_t time_ns = 0;           // the time by the clock of that host
   bool ended = false;                 // whether the process of the rank has ended
   std::uint64_t resident_bytes = 0;   // memory of the process
   std::vector<std::uint64_t> totals;  // [kNumCounters]
