@@ -1,11 +1,11 @@
 """Benchmarks: programs print one JSON object each, and this package measures, compares, tabulates and draws.
 
-    programs, measure                 what is measured, and runs that take turns in rounds
+    programs, measure                 the programs that are measured; runs of them that take turns in rounds
     work, rank, pipeline              the Python side of a comparison: ferry, and the usual pipeline over Gloo and MPI
-    results, words                    what runs say: times, ratios within a round, texts and tables
+    results, words                    results of runs: times, ratios within a round, texts and tables
     compare, plot                     `ferry compare`, `ferry plot`
-    layer                             a whole layer in several ways
+    layer                             times of a whole layer, computed in several ways
     style, *_chart                    pictures
 
-What serves the repository of ferry only, `make bench` and `make gallery`, is in its folder bench/suite.
+`make bench` and `make gallery` of ferry's repository are in its folder bench/suite, which is not installed.
 """

@@ -52,7 +52,7 @@ def add_arguments(parser):
 
 
 def fault_of(options):
-    """What cannot be run at all; None: nothing."""
+    """Returns why the options cannot be run, or None if they can."""
     for module in NEEDED:
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed (python -m pip install {module})"
@@ -64,7 +64,8 @@ def fault_of(options):
 
 
 def choose_programs(text):
-    """(programs, why some were left out). Raises ProgramError where nothing is left to compare with."""
+    """Returns (the programs to run, why others cannot run). Raises ProgramError if no program remains to compare with.
+    """
     if text == "none":
         return ALWAYS, []
     chosen, reasons = [], []
@@ -87,7 +88,7 @@ def iterations_for(shape):
 
 
 def table_of(tokens, programs):
-    """Medians over rounds, ratios within a round, and below them what Python itself costs."""
+    """Returns the table of one shape: medians over rounds, ratios within a round, and below them the cost of Python."""
     limits, ferry = limits_of(programs), times_of(programs[FERRY])
     lines = [["", "dispatch", "combine", "pair", "pair / places known", "pair / ferry's"]]
     for program, rounds in programs.items():
@@ -104,7 +105,7 @@ def table_of(tokens, programs):
 
 
 def text_of(runs):
-    """A table for each shape."""
+    """Returns a table for each shape, as text."""
     return "\n\n".join(table_of(tokens, programs) for (tokens, *_), programs in by_case(runs).items())
 
 

@@ -35,7 +35,7 @@ PASSES = ("forward", "backward")  # backward: with forward before it
 
 
 def shape_of(text):
-    """A name of SHAPES, or H,I,E,K."""
+    """Reads a shape: a name in SHAPES, or the numbers H,I,E,K."""
     try:
         hidden, intermediate, experts, top_k = SHAPES.get(text) or map(int, text.split(","))
     except ValueError:
@@ -44,7 +44,7 @@ def shape_of(text):
 
 
 class Ways:
-    """The ways of one rank, each a function of (tokens, ids, weights)."""
+    """The ways to compute the layer on one rank. Each is a function of (tokens, ids, weights)."""
 
     def __init__(self, group, shape, tokens, wanted):
         _, self.hidden, self.intermediate, self.experts, self.top_k = shape
@@ -81,7 +81,7 @@ class Ways:
         return combine(outputs, received.handle, weights)
 
     def all_to_all(self):
-        """None without transformers (5.23 or later)."""
+        """Returns the function for transformers' all_to_all, or None if transformers 5.23 or later is not installed."""
         try:
             from torch.distributed.device_mesh import init_device_mesh
             from transformers import Qwen3MoeConfig
@@ -101,7 +101,7 @@ class Ways:
         return lambda tokens, ids, weights: way(tokens, ids, weights.to(tokens.dtype))
 
     def dense(self):
-        """Measures rank 0 while the others wait."""
+        """Measures the dense layer on rank 0 while the other ranks wait."""
         whole = SwiGLU(self.experts, self.hidden, self.intermediate) if self.group.rank == 0 else None
         self.whole = whole
 
@@ -126,7 +126,7 @@ class Ways:
         return tokens.requires_grad_(needs_gradient), ids, weights.requires_grad_(needs_gradient)
 
     def time(self, name, num_tokens, which):
-        """Seconds of the slowest rank."""
+        """Returns the seconds of the slowest rank."""
         batch = self.batch(num_tokens, which == "backward")
         for module in (self.moe, getattr(self, "whole", None)):
             if module is not None:
@@ -144,7 +144,7 @@ class Ways:
 
 
 def play(group, options, folder=None):
-    """One rank; returns the cases, which are the same on all."""
+    """Measures all cases on one rank, and returns the cases with times, which are equal on all ranks. Collective."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // group.size))
     torch.manual_seed(group.rank)
     if folder and "all_to_all" in options.ways:

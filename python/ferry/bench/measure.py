@@ -1,5 +1,5 @@
-"""Owns the runs of a measurement: programs take turns in every round, and only ratios of one round are claimed. A
-program is a command whose last line is a JSON object."""
+"""Runs the programs of a measurement. They take turns in every round, so that ratios can be taken within a round. A
+program is a command that prints a JSON object in its last line."""
 
 import json
 import os
@@ -31,7 +31,8 @@ class Job:
 
 
 def processor_seconds():
-    """(busy, total) of all processors since boot; time stolen by other machines is busy."""
+    """Returns (busy, total) seconds of all processors since boot. Time stolen by other virtual machines counts as
+    busy."""
     ticks = os.sysconf("SC_CLK_TCK")
     fields = [int(word) / ticks for word in open("/proc/stat").readline().split()[1:9]]
     return sum(fields) - fields[3] - fields[4], sum(fields)
@@ -43,7 +44,7 @@ def add_idle_wait(parser):
 
 
 def wait_until_idle(limit_s):
-    """False: it never was."""
+    """Waits until the machine is idle. Returns False if it was not idle within limit_s seconds."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         before = processor_seconds()
@@ -60,8 +61,9 @@ def children_seconds():
 
 
 def run_once(job):
-    """The object that the program printed, with the part of the processors that others used and the times of a flag
-    before, during and after; or {"error": why}."""
+    """Runs a program once and returns the object that it printed. "others" is added, the part of the processors' time
+    that other processes used, and "flags_ns", the times of a flag before, during and after the run. A run that fails
+    returns {"error": why}."""
     flags_ns = flags_now_ns()
     before, mine = processor_seconds(), children_seconds()
     with tempfile.TemporaryDirectory(prefix="ferry-bench-") as folder:
@@ -82,8 +84,8 @@ def run_once(job):
 
 
 def run_undisturbed(job, idle_wait_s):
-    """The least disturbed of a few attempts. One is enough when nothing disturbed it, and when the machine has no idle
-    moment anyway."""
+    """Runs a program up to ATTEMPTS times and returns the result of the run that other processes disturbed least. It
+    stops after an undisturbed run, and when the machine was not idle before a run."""
     best = None
     for _ in range(ATTEMPTS):
         idle = idle_wait_s > 0 and wait_until_idle(idle_wait_s)
@@ -98,13 +100,13 @@ def run_undisturbed(job, idle_wait_s):
 
 
 def say(text):
-    """A line that overwrites itself, on a terminal only."""
+    """Replaces the last line on a terminal by the text. Does nothing if the standard error is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def time_left(began, done, runs):
-    """", about 3 min left", once the first run has said how long one takes."""
+    """Returns text such as ", about 3 min left", from the mean time of the runs so far; "" before the first run."""
     seconds = (time.monotonic() - began) / done * (runs - done) if done else 0
     if not seconds:
         return ""
@@ -112,8 +114,8 @@ def time_left(began, done, runs):
 
 
 def measure(jobs, rounds, idle_wait_s=0, show=None):
-    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again.
-    show(runs so far): the text that a terminal sees between two rounds."""
+    """Runs all jobs in each round, and returns a list of {section, case, program, round, result}. A job that failed is
+    not run again. show(runs so far) returns the text that a terminal shows between two rounds."""
     runs, failed, began = [], set(), time.monotonic()
     for number in range(rounds):
         for at, job in enumerate(jobs):
@@ -137,7 +139,7 @@ def measure(jobs, rounds, idle_wait_s=0, show=None):
 
 
 def disturbed_text(runs):
-    """A paragraph, empty where nothing disturbed the runs."""
+    """Returns a paragraph about disturbed runs; "" if no run was disturbed."""
     parts = [run["result"].get("others", 0) for run in runs]
     disturbed = [part for part in parts if part > DISTURBED]
     if not disturbed:
@@ -147,7 +149,8 @@ def disturbed_text(runs):
 
 
 def speeds_text(runs):
-    """A paragraph, empty where the same traffic took about as long in all runs of a shape."""
+    """Returns a paragraph about differences in speed; "" if the same traffic took about as long in all runs of a shape.
+    """
     taken = defaultdict(list)
     for run in runs:
         result = run["result"]

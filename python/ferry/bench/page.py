@@ -1,5 +1,5 @@
-"""A report as one HTML page that needs no network: the page of the native program, which draws its data in the
-browser."""
+"""Writes a report as one HTML page that needs no network. The page is that of the native program; it draws its data in
+the browser."""
 
 import json
 import os
@@ -11,7 +11,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def write_page(file, title, lines, **parts):
-    """Raises OSError when the file cannot be written."""
+    """Writes the page to a file. Raises OSError when the file cannot be written."""
     data = json.dumps({"title": title, "lines": lines, **parts}).replace("<", "\\u003c")
     before, after = PAGE.read_text().split(">null<")
     Path(file).write_text(f"{before}>{data}<{after}")

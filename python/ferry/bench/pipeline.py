@@ -1,6 +1,6 @@
-"""Owns the baseline: expert parallelism as one writes it over an all-to-all of rows. Dispatch groups the rows by
-expert, sends them, and groups what came by local expert; combine goes back and sums in float32. What moves the rows is
-Gloo or MPI."""
+"""The baseline of a comparison: the usual expert parallelism over an all-to-all of rows, by Gloo or MPI. Dispatch
+groups the rows by expert, sends them, and groups the received rows by local expert. Combine sends the rows back and
+adds them in float32."""
 
 from dataclasses import dataclass
 from typing import List
@@ -23,7 +23,8 @@ class Received:
 
 
 class Pipeline:
-    """`network` has all_to_all(out, into), equal parts, and all_to_all_rows(out, received, into, sent)."""
+    """The pipeline over a `network`, which has all_to_all(out, into) for equal parts, and all_to_all_rows(out,
+    received, into, sent)."""
 
     def __init__(self, shape, network):
         self.shape, self.network = shape, network
@@ -56,7 +57,7 @@ class Pipeline:
 
 
 class Gloo:
-    """torch.distributed; ranks meet at a file."""
+    """The all-to-all of torch.distributed with Gloo. The ranks find each other by a file."""
 
     def __init__(self, folder, rank, size):
         import torch.distributed as dist
@@ -75,7 +76,7 @@ class Gloo:
 
 
 class Mpi:
-    """mpi4py over the world communicator."""
+    """The all-to-all of mpi4py over the world communicator."""
 
     def __init__(self, row_bytes):
         from mpi4py import MPI

@@ -1,35 +1,35 @@
-"""Owns where the cores are: the hypervisor of a virtual machine may move them from one last-level cache to two and
-back, and the time that a flag takes from one core to the next says which it is."""
+"""Detects whether the cores share a last-level cache. The hypervisor of a virtual machine may move the cores from one
+last-level cache to two and back. The time that a flag takes from one core to another shows which it is."""
 
 import json
 import subprocess
 
 from .. import native_program
 
-FLAGS_APART = 2  # as `ferry bench` has it: a flag takes so much longer only between other caches
+FLAGS_APART = 2  # as in `ferry bench`: times of a flag differ by this factor only if the cores are placed differently
 PROBE = ("bench", "--ranks", "1", "--tokens", "1", "--hidden", "64", "--experts", "1", "--top-k", "1", "--warmup", "0",
          "--iterations", "1", "--json")
 
 
 def flags_now_ns():
-    """What a flag takes now, a few times; 0 on one core."""
+    """Measures the time of a flag and returns a list of nanoseconds; 0 on one core."""
     done = subprocess.run([native_program.path(), *PROBE], capture_output=True, check=True, text=True)
     return json.loads(done.stdout.rstrip().rpartition("\n")[2])["flags_ns"]
 
 
 def cores_moved(flags_ns):
-    """Whether the hypervisor moved the cores between the moments of these times."""
+    """Whether the hypervisor moved the cores between the measurements of these times."""
     return bool(flags_ns) and max(flags_ns) > FLAGS_APART * min(flags_ns)
 
 
 def in_place(run, flag_ns):
-    """Whether a flag took about that long throughout the run; True where either is not known."""
+    """Whether a flag took about flag_ns throughout the run. True if either time is not known."""
     flags_ns = run["result"].get("flags_ns", [])
     return not flag_ns or not cores_moved([*flags_ns, flag_ns])
 
 
 def main_place(runs):
-    """(runs of the place in which most of them were, all others)"""
+    """Returns (the runs with the most frequent placement of the cores, all other runs)."""
     flags = sorted(run["result"]["flags_ns"][0] for run in runs if run["result"].get("flags_ns"))
     flag_ns = max(flags, key=lambda flag_ns: sum(in_place(run, flag_ns) for run in runs), default=0)
     return [run for run in runs if in_place(run, flag_ns)], [run for run in runs if not in_place(run, flag_ns)]

@@ -13,10 +13,11 @@ NEEDED = "python -m pip install matplotlib"
 def draw(files, out, kind=None, title=None, note=None):
     """Writes `out`, an svg or a png, from one or several files of results, or one trace.
 
-    kind: "time" (of a pair against tokens, beside the same traffic with places known), "ratios" (bars over it) or
-    "timeline" (of the ranks, from a trace); None: time for results of ferry's bench, ratios where programs were
-    compared. note: a line below the picture, such as when and where it was measured. Raises ResultsError with the name
-    of the file that it cannot be made of, ImportError without matplotlib.
+    kind is "time" (the time of a pair against tokens, and that of the same traffic with places known), "ratios" (bars
+    of the times over the time of the same traffic) or "timeline" (of the ranks, from a trace). None chooses time for
+    results of ferry's bench, and ratios where programs were compared. note is a line below the picture, such as the
+    date and the machine. Raises ResultsError with the name of a file that cannot be drawn, and ImportError without
+    matplotlib.
     """
     contents = [read(file) for file in files]
     kind = kind or KINDS[contents[0][0]]

@@ -1,4 +1,4 @@
-"""Owns the programs that are compared: which there are, whether one can run here, and the command of each."""
+"""The programs that are compared: their names, whether each can run on this machine, and their commands."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ BASELINES = {"gloo": [Program("Gloo", "gloo"), Program("Gloo, malloc tuned", "gl
 
 
 def why_not(baseline):
-    """Why a baseline cannot run here; None where it can."""
+    """Returns why a baseline cannot run on this machine, or None if it can."""
     if baseline == "mpi":
         if importlib.util.find_spec("mpi4py") is None:
             return "mpi4py is not installed (python -m pip install mpi4py)"
@@ -61,12 +61,12 @@ def mpi_launch(ranks, pin=False):
 
 
 def options_of(**values):
-    """top_k=8 is --top-k 8."""
+    """Returns the words of the options on a command line: top_k=8 gives --top-k 8."""
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def rank_command(kind, shape, iterations, seed):
-    """For one rank of a Python program; its last word is a task of rank.py."""
+    """Returns the command of one rank of a Python program. Its last word is a task for rank.py."""
     task = {"shape": asdict(shape), "iterations": iterations, "seed": seed, "program": kind, "folder": FOLDER}
     return ["-m", "ferry.bench.rank", json.dumps(task)]
 

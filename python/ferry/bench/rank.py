@@ -1,6 +1,6 @@
-"""One rank of one program of a comparison: `python -m ferry.bench.rank JSON`, started under `ferry launch` or mpirun
-(programs.py). Each rank writes its times and what it checked to a file of its own in the task's folder; rank 0 then
-prints what they say together, with the keys of `ferry bench --json`."""
+"""One rank of one program of a comparison: `python -m ferry.bench.rank JSON`, started by `ferry launch` or mpirun
+(programs.py). Each rank writes its times and the results of its checks to a file in the task's folder. Rank 0 then
+prints the summary of all ranks, with the keys of `ferry bench --json`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WARMUP, MOST_BATCHES = 20, 10  # as in `ferry bench`
 
 
 class Ferry:
-    """The exchange as a layer uses it: rows stay where they came, results go where they are wanted."""
+    """The exchange as a layer uses it: received rows are not copied, and combine writes to a tensor of the caller."""
 
     def __init__(self, shape):
         import ferry
@@ -39,7 +39,7 @@ class Ferry:
 
 
 def make_program(name, shape, folder):
-    """(what dispatches and combines, what to close)"""
+    """Returns (the object with dispatch and combine, the object to close)."""
     if name == "ferry":
         program = Ferry(shape)
         return program, program
@@ -52,12 +52,13 @@ def make_program(name, shape, folder):
 
 
 def now():
-    """CLOCK_MONOTONIC, which all processes of a host share."""
+    """Returns nanoseconds of CLOCK_MONOTONIC, which is the same clock in all processes of a host."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def measure(program, work, iterations):
-    """[begin, end] of each dispatch and combine, and of batches of pairs in a free-running loop; nanoseconds."""
+    """Measures dispatches and combines, each after a barrier, and batches of pairs without barriers. Returns the begin
+    and end of each, in nanoseconds, and the number of pairs of a batch."""
     tokens, ids, weights = work.tokens, work.topk_ids, work.topk_weights
 
     def run_pair():
@@ -90,7 +91,8 @@ def measure(program, work, iterations):
 
 
 def check(program, work):
-    """(elements compared, of these wrong) of one more pair, whose experts give different results."""
+    """Makes one more pair, in which each expert gives a different result. Returns (elements compared, wrong elements).
+    """
     received = program.dispatch(work.tokens, work.topk_ids, work.topk_weights)
     counts = getattr(received, "handle", received).tokens_per_expert
     wrong = work.wrong_received(received.rows, counts)
@@ -102,7 +104,8 @@ def check(program, work):
 
 
 def summary(ranks):
-    """The times of all ranks as one: an operation takes from the begin of the first rank to the end of the last one."""
+    """Returns the times of all ranks together. An operation lasts from the begin of the first rank to the end of the
+    last rank."""
 
     def spans_us(name, share=1):
         return [(max(end for _, end in times) - min(begin for begin, _ in times)) / 1000 / share

@@ -1,5 +1,5 @@
-"""Draws pair times over those of the same traffic with places known as bars, the programs of each shape one below the
-other."""
+"""Draws ratios as bars: the time of a pair divided by that of the same traffic with places known. The programs of each
+shape are one below the other."""
 
 from . import style
 from .results import ResultsError
@@ -9,7 +9,7 @@ LINE_IN, BAR_IN, GROUP_GAP_IN = 0.19, 0.145, 0.14
 
 
 def drawing(results, title, note=None):
-    """The figure of all results that have a time to divide by."""
+    """Returns the figure of all results for which the time of the same traffic is known."""
     results = [result for result in results if result.over_limit]
     if not results:
         raise ResultsError("no result has a time with places known: one program must be ferry's bench")

@@ -1,5 +1,5 @@
-"""Owns the reading of files that pictures are made of: what `ferry bench --json` and `--trace`, `make bench` and
-`ferry compare` write. Every fault of a file is a ResultsError that names it."""
+"""Reads the files that pictures are made of, which `ferry bench --json` and `--trace`, `make bench` and `ferry compare`
+write. A fault in a file raises a ResultsError with the name of the file."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from .words import setting_of
 
 
 class ResultsError(ValueError):
-    """A file that no picture can be made of."""
+    """A file cannot be drawn."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One program at one shape; times are medians over the rounds of a file, microseconds."""
+    """The result of one program at one shape. Times are medians over the rounds of a file, in microseconds."""
 
     program: str
     setting: Dict[str, str]  # all of the shape but the tokens: {"ranks": "8 ranks", ...}
@@ -30,7 +30,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Span:
-    """What one rank did for a while; microseconds since the trace began."""
+    """An operation or a phase of one rank, with its time in microseconds since the trace began."""
 
     rank: int
     operation: str  # "dispatch" or "combine"
@@ -42,7 +42,8 @@ class Span:
 
 
 def read(path) -> Tuple[str, list]:
-    """("points" | "runs", [Result]) or ("trace", [Span]). Of output that ends in JSON, the last line counts."""
+    """Reads a file and returns ("points" | "runs", [Result]) or ("trace", [Span]). If the file is output that ends in
+    JSON, its last line is read."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -75,21 +76,22 @@ def parse(path, text) -> dict:
 
 
 def points(content) -> List[Result]:
-    """The points of `ferry bench --json`: one, or those of a sweep."""
+    """Returns the points of `ferry bench --json`: one point, or those of a sweep."""
     setting = setting_of(content["options"])
     return [Result("ferry", setting, point["tokens"], point["pair_us"]["median"], point["limit_us"]["pair"],
                    point["limit_ratio"]) for point in content.get("points", [content])]
 
 
 def program_name(program, result) -> str:
-    """make bench runs several programs over one library: "Open MPI v4.1.4", "dedup" is "Open MPI, dedup"."""
+    """Returns the name of a program in pictures. `make bench` runs several programs over one library, so it has both:
+    "Open MPI v4.1.4" and "dedup" give "Open MPI, dedup"."""
     library = result.get("library")
     return f"{library.rpartition(' ')[0] or library}, {program}" if library else program
 
 
 def by_case(runs, section="shapes", name=program_name) -> Dict[tuple, Dict[str, dict]]:
-    """{case: {program: {round: result}}} of a section, where runs succeeded. Cases of "shapes" are (tokens, hidden,
-    ranks, experts)."""
+    """Returns {case: {program: {round: result}}} of the runs of a section that succeeded. Cases of "shapes" are
+    (tokens, hidden, ranks, experts)."""
     cases = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         if run["section"] == section and "error" not in run["result"]:
@@ -98,23 +100,23 @@ def by_case(runs, section="shapes", name=program_name) -> Dict[tuple, Dict[str, 
 
 
 def times_of(rounds, what="pair") -> Dict[int, float]:
-    """Medians of "dispatch", "combine" or "pair", microseconds, of each round."""
+    """Returns the median of "dispatch", "combine" or "pair" of each round, in microseconds."""
     return {number: result[f"{what}_us"]["median"] for number, result in rounds.items()}
 
 
 def limits_of(programs) -> Dict[int, float]:
-    """The limit of each round, whichever program measured it."""
+    """Returns the limit of each round, whichever program measured it."""
     return {number: result["limit_us"]["pair"] for rounds in programs.values()
             for number, result in rounds.items() if "limit_us" in result}
 
 
 def median(values) -> Optional[float]:
-    """Over rounds; None where there is none."""
+    """Returns the median of values over rounds, or None without values."""
     return statistics.median(values.values()) if values else None
 
 
 def ratios(tops, bottoms) -> List[float]:
-    """Within each round that has both."""
+    """Returns the ratios of tops to bottoms, one for each round that has both."""
     return [tops[number] / bottoms[number] for number in sorted(tops.keys() & bottoms.keys())]
 
 
@@ -140,7 +142,8 @@ def medians(runs) -> List[Result]:
 
 
 def spans(events) -> List[Span]:
-    """A whole operation ("dispatch 7") carries its waits; the phases that follow it are its own."""
+    """Returns the Spans of the events of a trace. The event of an operation ("dispatch 7") has its waits; the events
+    after it are the phases of that operation."""
     found, exchange = [], 0
     for event in events:
         if event["ph"] != "X":

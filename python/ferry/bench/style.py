@@ -1,5 +1,5 @@
-"""Owns how every picture looks: sizes, colours, fonts, and the file that is written. Charts draw on the axes that
-figure() gives and hand the figure to save(); both inside `with look():`."""
+"""The style of all pictures: sizes, colours, fonts, and the file that is written. A chart draws on the axes that
+figure() returns and passes the figure to save(), both inside `with look():`."""
 
 import io
 import re
@@ -22,7 +22,7 @@ MARKERS = ["o", "s", "^", "D", "v", "P"]
 
 
 def look():
-    """A context: matplotlib's settings are as before when it ends."""
+    """A context manager that sets matplotlib's settings, and restores the old ones at the end."""
     return matplotlib.rc_context({
         "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "text.color": INK,
         "axes.edgecolor": QUIET, "axes.linewidth": 0.8, "axes.labelcolor": QUIET, "axes.spines.top": False,
@@ -32,7 +32,8 @@ def look():
 
 
 def figure(title, subtitle, height_in, left_in, right_in, bottom_in=0.55, top_in=0.85, note=None):
-    """(figure, axes): the axes fill the space inside the margins; titles at the top left, a note at the bottom."""
+    """Returns (figure, axes). The axes fill the space inside the margins; the titles are at the top left, the note is
+    at the bottom."""
     height_in, bottom_in = (height_in + NOTE_IN, bottom_in + NOTE_IN) if note else (height_in, bottom_in)
     picture = Figure(figsize=(WIDTH_IN, height_in))
     picture.text(0.22 / WIDTH_IN, 0.12 / height_in, note or "", fontsize=6.5, color=QUIET)
@@ -62,7 +63,7 @@ def save(picture, path, title):
 
 
 def lean_svg(text, title):
-    """Without the prologue and the names of other formats that no reader needs; with a title and a dark mode."""
+    """Returns the text of an svg without its prologue and the names of other formats, with a title and a dark mode."""
     text = text[text.index("<svg"):]
     text = re.sub(r' xmlns:xlink="[^"]*"| version="1.1"|\n *<metadata>.*?</metadata>', "", text, flags=re.S)
     text = text.replace("xlink:href", "href").replace(" viewBox", ' role="img" viewBox', 1)

@@ -1,4 +1,4 @@
-"""Draws the time of a pair against tokens, with that of the same traffic, places known, of each setting."""
+"""Draws the time of a pair against tokens, and for each setting the time of the same traffic with places known."""
 
 from collections import defaultdict
 
@@ -13,7 +13,7 @@ HEIGHT_IN, LABEL_GAP = 4.2, 0.06  # the gap between labels: part of the height o
 
 
 def drawing(results, title, note=None):
-    """The figure of all results, a line for each program and setting."""
+    """Returns the figure of all results, with a line for each program and setting."""
     if any(result.tokens < 1 for result in results):
         raise ResultsError("0 tokens have no place on a logarithmic axis")
     shared, lines = lines_of(results)
@@ -42,7 +42,7 @@ def drawing(results, title, note=None):
 
 
 def lines_of(results):
-    """(what all have in common, {label: its results by tokens})."""
+    """Returns (the words that all results have in common, {label: its results by tokens})."""
     shared, apart = split_setting(results)
     several = len({result.program for result in results}) > 1
     lines = defaultdict(list)
@@ -52,7 +52,7 @@ def lines_of(results):
 
 
 def finish(axes, tokens):
-    """Ticks where something was measured, while they fit; times as one reads them."""
+    """Sets ticks at the measured numbers of tokens, as far as they fit, and readable labels for times."""
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
     shown = tokens if len(tokens) <= 14 else [count for count in tokens if count & (count - 1) == 0]
@@ -63,7 +63,7 @@ def finish(axes, tokens):
 
 
 def label_ends(axes, ends):
-    """Each line is named where it ends; names that would touch move up."""
+    """Writes the name of each line at its end. A name that would touch another is moved up."""
     below = float("-inf")
     for us, label, color in sorted(ends):
         height = axes.transAxes.inverted().transform(axes.transData.transform((1, us)))[1]

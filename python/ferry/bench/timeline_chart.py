@@ -1,4 +1,4 @@
-"""Draws what each rank did during one exchange of a trace: the one of median length."""
+"""Draws the operations and phases of each rank during one exchange of a trace, the exchange of median length."""
 
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -14,7 +14,7 @@ OTHER_PHASE = "#cc79a7"
 
 
 def drawing(spans, title, note=None):
-    """The figure; `spans` are those of one trace."""
+    """Returns the figure for the spans of one trace."""
     exchange, count = median_exchange(spans)
     spans = [span for span in spans if span.exchange == exchange]
     begin, end = min(span.begin_us for span in spans), max(span.end_us for span in spans)
@@ -44,13 +44,13 @@ def drawing(spans, title, note=None):
 
 
 def write_wait(axes, row, text):
-    """In a column of its own, right of the bars."""
+    """Writes the text about a wait in a column to the right of the bars."""
     axes.annotate(text, (1, row), xycoords=("axes fraction", "data"), xytext=(56, 0), textcoords="offset points",
                   va="center_baseline", ha="right", color=style.QUIET, annotation_clip=False)
 
 
 def add_legend(axes, spans):
-    """Each operation is followed by its phases."""
+    """Adds the legend, in which each operation is followed by its phases."""
     handles = []
     for operation in dict.fromkeys(span.operation for span in spans):
         handles.append(Patch(visible=False, label=f"{operation}:"))
@@ -63,7 +63,7 @@ def add_legend(axes, spans):
 
 
 def median_exchange(spans):
-    """(its number, how many there are)."""
+    """Returns (the number of the exchange of median length, the number of exchanges)."""
     times = {}
     for span in spans:
         first, last = times.get(span.exchange, (span.begin_us, span.end_us))

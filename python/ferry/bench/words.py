@@ -1,4 +1,4 @@
-"""Owns the words of pictures and tables: what was measured, and times as one reads them."""
+"""The words of pictures and tables: descriptions of settings, and times in readable units."""
 
 from typing import Dict, List, Tuple
 
@@ -23,12 +23,13 @@ SETTING = {"ranks": (lambda options: plural(options["ranks"], "rank"), None),
 
 
 def setting_of(options) -> Dict[str, str]:
-    """What goes without saying is left out."""
+    """Returns {name: words} for the options of a measurement; options with the usual value are omitted."""
     return {name: words(options) for name, (words, silent) in SETTING.items() if options.get(name, silent) != silent}
 
 
 def split_setting(results) -> Tuple[List[str], List[List[str]]]:
-    """(what all results have in common, per result what differs from others): words for titles and labels."""
+    """Returns (the words that all results have in common, for each result the words that differ), for titles and
+    labels."""
     names = list(dict.fromkeys(name for result in results for name in result.setting))
     apart = [name for name in names if len({result.setting.get(name) for result in results}) > 1]
     shared = [results[0].setting[name] for name in names if name not in apart]
@@ -44,28 +45,28 @@ def in_unit(us) -> Tuple[float, str]:
 
 
 def three_digits(value):
-    """1.25, 12.5, 125, 1250"""
+    """Returns the value as text with three digits or more: 1.25, 12.5, 125, 1250."""
     return f"{value:.{max(0, 3 - len(str(int(value))))}f}"
 
 
 def time_text(us):
-    """12345 is "12.3 ms"."""
+    """Returns microseconds as text: 12345 gives "12.3 ms"."""
     value, unit = in_unit(us)
     return f"{three_digits(value)} {unit}"
 
 
 def tick_text(us):
-    """Labels of an axis, where times are round: 100000 is "100 ms"."""
+    """Returns microseconds as a label of an axis, where times are round: 100000 gives "100 ms"."""
     value, unit = in_unit(us)
     return f"{value:g} {unit}" if us else "0"
 
 
 def aligned(lines) -> List[str]:
-    """Rows of a table for a terminal: the first column to the left, the others to the right."""
+    """Returns the rows of a table for a terminal, with the first column aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     return ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
 
 
 def markdown(lines) -> str:
-    """A table for a page; the first of `lines` is its head."""
+    """Returns a table in Markdown. The first of `lines` is its head."""
     return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])

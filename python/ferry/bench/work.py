@@ -1,5 +1,5 @@
-"""Owns what every program of a comparison does: the same tokens and routing from a seed, and what must come out. Needs
-numpy and torch only; a test compares the routing with that of `ferry bench`."""
+"""The work of every program of a comparison: the tokens and the routing from a seed, and the expected results. Needs
+only numpy and torch. A test compares the routing with that of `ferry bench`."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Shape:
 
 
 def random_bits(seed, count):
-    """The first numbers of splitmix64, as tools/bench/routing.h has it."""
+    """Returns the first `count` numbers of splitmix64, as in tools/bench/routing.h."""
     with np.errstate(over="ignore"):
         state = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * STEP
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -36,7 +36,8 @@ def random_bits(seed, count):
 
 
 def route(shape, seed, rank):
-    """(topk_ids int64, topk_weights float32), both [tokens, top_k]: those of `ferry bench --routing uniform --seed`."""
+    """Returns (topk_ids int64, topk_weights float32), both [tokens, top_k], equal to those of `ferry bench --routing
+    uniform --seed`."""
     stream = random_bits((seed * int(STEP) + CHOICES + rank) % 2**64, 1)[0]
     bits = random_bits(stream, shape.tokens * (shape.experts + shape.top_k)) >> np.uint64(11)
     draws = ((bits + 0.5) * 2.0**-53).reshape(shape.tokens, -1)
@@ -47,7 +48,8 @@ def route(shape, seed, rank):
 
 
 class Work:
-    """One rank's part: tokens bf16 [T, H], topk_ids, topk_weights; and what it must receive and get back."""
+    """The work of one rank: tokens bf16 [T, H], topk_ids and topk_weights, and checks of the rows that it receives and
+    of the results."""
 
     def __init__(self, shape, seed, rank):
         self.shape, self.rank = shape, rank
@@ -62,7 +64,8 @@ class Work:
         return tokens % NUM_PATTERNS
 
     def wrong_received(self, rows, tokens_per_expert):
-        """Elements that differ from what this rank must receive: rows by local expert, source, token, k."""
+        """Returns the number of elements that differ from the expected rows, ordered by local expert, source, token, k.
+        """
         first = self.rank * self.shape.local_experts
         ids = self._every_id.flatten() - first
         mine = ((ids >= 0) & (ids < self.shape.local_experts)).nonzero().flatten()
@@ -74,13 +77,14 @@ class Work:
         return int((rows.view(torch.int16) != expected.view(torch.int16)).sum())
 
     def scale(self, rows, tokens_per_expert):
-        """Experts with different results, exact in bf16: expert e multiplies by 2^(e mod 4)."""
+        """Applies the experts: expert e multiplies its rows by 2^(e mod 4), which is exact in bf16."""
         expert = torch.arange(self.shape.local_experts) + self.rank * self.shape.local_experts
         factor = torch.repeat_interleave(2.0 ** (expert % 4), torch.as_tensor(tokens_per_expert))
         return rows * factor.bfloat16().unsqueeze(1)
 
     def wrong_combined(self, out):
-        """Elements further than a rounding to bf16 from the weighted sum of what scale() makes of the tokens."""
+        """Returns the number of elements that differ by more than a rounding to bf16 from the weighted sum of the
+        results of scale()."""
         total = (self.topk_weights.double() * 2.0 ** (self.topk_ids % 4)).sum(1, keepdim=True)
         expected = self.tokens.double() * total
         return int(((out.double() - expected).abs() > expected.abs() * 2.0**-8).sum())
