@@ -1,4 +1,4 @@
-"""torch_npu's MoE functions on CPU tensors: the same names, arguments, defaults, return values and order.
+"""torch_npu's MoE functions for CPU tensors, with the same names, arguments, defaults and return values in their order.
 
     import ferry, ferry.torch_npu as torch_npu
 
@@ -8,8 +8,8 @@
             torch_npu.npu_moe_distribute_dispatch_v2(x, expert_ids, "ep", group.size, group.rank, num_experts))
         ...
 
-`install()` makes `import torch_npu` find this module. docs/torch_npu.md has the tables of parameters, what is wider
-or different here, and what is assumed where the documentation of torch_npu is silent.
+`install()` makes `import torch_npu` find this module. docs/torch_npu.md has the tables of parameters, the differences
+from torch_npu, and ferry's assumptions where the documentation of torch_npu says nothing.
 """
 
 from ferry.torch_npu.distribute import (npu_moe_distribute_combine, npu_moe_distribute_combine_add_rms_norm,

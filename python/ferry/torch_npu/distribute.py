@@ -1,13 +1,14 @@
-"""torch_npu's npu_moe_distribute_*: MoE tokens to their experts' ranks, and back. Collective: every rank of the group
-makes the same calls in the same order. The operators are those of docs/cann.md; signatures, order and shapes are
-torch_npu's.
+"""torch_npu's npu_moe_distribute_* send MoE tokens to the ranks of their experts and return the results. They are
+collective: every rank of the group makes the same calls in the same order. docs/cann.md describes the operators;
+signatures, the order of rows, and shapes are those of torch_npu.
 
 Shapes: Bs tokens of this rank, H hidden, K top-k, ep = ep_world_size, tp = max(tp_world_size, 1), localE experts of
 this rank (1 on a shared-expert rank), A rows that this rank can receive: ep * Bs * min(localE, K) for experts
 (global_bs instead of ep * Bs when given), R of them received.
 
-Errors: ferry.InvalidArgument on a rank whose arguments are wrong (dtype, shape, device, strides, values),
-ferry.PeerRejected on the others; the group goes on. The rest is ferry's: PeerLost, Timeout, Capacity.
+Errors: wrong arguments (dtype, shape, device, strides, values) raise ferry.InvalidArgument on the rank that gave them
+and ferry.PeerRejected on the other ranks; the group can be used after that. Other errors of ferry are PeerLost, Timeout
+and Capacity.
 """
 
 from ferry.torch_npu.groups import communicator_of
@@ -17,9 +18,9 @@ def npu_moe_distribute_dispatch(x, expert_ids, group_ep, ep_world_size, ep_rank_
                                 x_active_mask=None, expert_scales=None, group_tp="", tp_world_size=0, tp_rank_id=0,
                                 expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0,
                                 global_bs=0, expert_token_nums_type=1):
-    """npu_moe_distribute_dispatch_v2 with version 1's rule for shared-expert ranks (each rank deals its tokens
-    out among them), and as third result expand_idx int32 [Bs * K]: how many earlier entries of this rank that are
-    sent have the same expert id; -1 where an entry is not sent.
+    """Does what npu_moe_distribute_dispatch_v2 does, with two differences. Each rank distributes its tokens over the
+    shared-expert ranks, as in version 1. And the third result is expand_idx int32 [Bs * K]: how many earlier entries of
+    this rank that are sent have the same expert id, and -1 for an entry that is not sent.
     """
     return communicator_of(group_ep).dispatch(dict(locals(), version=1))
 
@@ -36,11 +37,11 @@ def npu_moe_distribute_dispatch_v2(x, expert_ids, group_ep, ep_world_size, ep_ra
         may have a pitch.
     expert_ids: int32 [Bs, K]; -1 is not sent. Special experts' ids follow moe_expert_num and are not sent either.
     scales: float32. quant_mode 1: [1], [H] or [shared + moe, 1 or H]; 2: the same, or None; 0: [Bs] or [Bs, n], which
-        travel to dynamic_scales.
-    x_active_mask: bool [Bs] or [Bs, K], any pattern. expert_scales: float32 [Bs, K], travel to expand_scales.
+        are sent to dynamic_scales.
+    x_active_mask: bool [Bs] or [Bs, K], any pattern. expert_scales: float32 [Bs, K], sent to expand_scales.
     elastic_info: int32 [4 + 2 * ep]. performance_info: int64 [ep], the longest wait for each source, microseconds.
     quant_mode: 0 none, 1 static int8, 2 int8 per row, 3 float8_e4m3fn per 128 channels.
-    y_dtype, x_dtype, scales_dtype: None, or what expand_x, x and scales are anyway (torch.dtype or torch's number).
+    y_dtype, x_dtype, scales_dtype: None, or the type that expand_x, x and scales have (a torch.dtype or its number).
 
     Returns, with rows ordered by local expert, source rank, token:
         expand_x [tp * A, H]: of x's type, int8 or float8_e4m3fn. Rows from R on are not written: undefined.
@@ -60,8 +61,8 @@ def npu_moe_distribute_combine(expand_x, expert_ids, expand_idx, ep_send_counts,
                                shared_expert_x=None, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0,
                                shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, out_dtype=0,
                                comm_quant_mode=0, group_list_type=0):
-    """npu_moe_distribute_combine_v2 for npu_moe_distribute_dispatch: expand_idx is its third result.
-    activation_scale, weight_scale and group_list are reserved: None; out_dtype: 0.
+    """Does what npu_moe_distribute_combine_v2 does, after npu_moe_distribute_dispatch. expand_idx is the third result
+    of the dispatch. activation_scale, weight_scale and group_list are reserved and must be None; out_dtype must be 0.
     """
     return communicator_of(group_ep).combine(dict(locals(), version=1))
 
@@ -74,14 +75,14 @@ def npu_moe_distribute_combine_v2(expand_x, expert_ids, assist_info_for_combine,
                                   expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, global_bs=0,
                                   comm_quant_mode=0, comm_alg="", zero_expert_num=0, copy_expert_num=0,
                                   const_expert_num=0):
-    """Sends the experts' rows back: x[t] = sum over k of expert_scales[t, k] * row(t, k), in k order in float32, plus
-    the unweighted rows of shared experts and shared_expert_x[t], rounded once.
+    """Sends the rows of the experts back. x[t] is the sum over k of expert_scales[t, k] * row(t, k), in k order in
+    float32, plus the rows of shared experts without weights and shared_expert_x[t]. It is rounded once.
 
     expand_x: bfloat16, float16 or float32 [R or more, H] in dispatch's order; rows from R on are not read.
-    expert_ids, x_active_mask, elastic_info: as given to dispatch: the routing follows from them.
+    expert_ids, x_active_mask, elastic_info: those of the dispatch; the routing follows from them.
     assist_info_for_combine, ep_send_counts, tp_send_counts: dispatch's third, fifth and sixth results.
-    expert_scales: float32 [Bs, K], or empty: a plain sum. expand_scales is not needed, weights are applied here.
-    shared_expert_x: [Bs, H] or [b, s, H] of b * s = Bs. ori_x: [Bs, H], what copy and constant experts compute with.
+    expert_scales: float32 [Bs, K], or empty for a plain sum. expand_scales is not used, since combine applies weights.
+    shared_expert_x: [Bs, H] or [b, s, H] of b * s = Bs. ori_x: [Bs, H], the inputs of copy and constant experts.
     const_expert_alpha_1, const_expert_alpha_2, const_expert_v: [const_expert_num, H]. All of expand_x's type.
     comm_quant_mode: 0 none, 2 rows travel as int8 with a scale per 8 elements.
 

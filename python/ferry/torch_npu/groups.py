@@ -1,4 +1,4 @@
-"""Names for groups: `group_ep` takes them, as torch_npu takes the name of an HCCL communicator.
+"""Names for groups, which are the values of `group_ep`. In torch_npu `group_ep` is the name of an HCCL communicator.
 
 A name belongs to the thread that registers it, so that ranks which are threads can share one. The other threads of
 the process may use it too, as long as no second thread has registered it.
@@ -28,8 +28,8 @@ class Registration:
 
 
 def register_group(name, group, *, group_tp="", workers=1):
-    """Lets `group_ep=name` mean `group` (a ferry.Group) in this rank's calls; local. Registering a name again
-    replaces it.
+    """Makes `group_ep=name` mean `group`, a ferry.Group, in this rank's calls. Registering a name again replaces the
+    group. Local.
 
     group_tp: the name of the tensor-parallel domain, for calls with tp_world_size > 1. `group` then has all
     ep_world_size * tp_world_size ranks, rank ep_rank_id * tp_world_size + tp_rank_id.
@@ -51,7 +51,7 @@ def register_group(name, group, *, group_tp="", workers=1):
 
 
 def unregister_group(name):
-    """Removes a name that this thread, or a single other one, registered. The group itself stays usable.
+    """Removes a name that this thread or exactly one other thread has registered. The group stays usable.
 
     Raises InvalidArgument for an unknown name.
     """
@@ -63,7 +63,8 @@ def unregister_group(name):
 
 
 def communicator_of(name):
-    """The communicator of `name` for this thread. Raises InvalidArgument, listing the known names."""
+    """Returns the communicator of `name` for this thread. Raises InvalidArgument with the known names for an unknown
+    name."""
     with _lock:
         owner = _owner(name)
         return _communicators[name][owner]

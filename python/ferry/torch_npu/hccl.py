@@ -1,5 +1,5 @@
-"""get_hccl_comm_name of process groups, for programs whose NPU is the CPU (install(map_npu=True)): the name under which
-the group is registered, which the first call of it does. That call is collective, as a first call of HCCL is."""
+"""The method get_hccl_comm_name of process groups, for programs whose NPU is the CPU (install(map_npu=True)). It
+returns the name by which the group is registered. The first call registers it and is collective, as in HCCL."""
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -12,12 +12,13 @@ _names = {}  # of a process group -> the name that was registered
 
 
 def install():
-    """Gives gloo's process groups the method."""
+    """Adds the method to the process groups of gloo."""
     dist.ProcessGroupGloo.get_hccl_comm_name = _comm_name
 
 
 def _comm_name(backend, rank=None, init_comm=True):
-    """The name that group_ep takes. Raises InvalidArgument for a backend of no process group of this process."""
+    """Returns the name for group_ep. Raises InvalidArgument for a backend that belongs to no process group of this
+    process."""
     found = [group for group, (kind, _) in c10d._world.pg_map.items() if kind == "gloo" and _is_of(group, backend)]
     if not found:
         raise InvalidArgument("get_hccl_comm_name: no process group has this backend; was it destroyed?")

@@ -1,4 +1,4 @@
-"""install(): makes `import torch_npu` find ferry.torch_npu, and with map_npu the NPU of the program the CPU."""
+"""install() makes `import torch_npu` find ferry.torch_npu. With map_npu it also makes the CPU the program's NPU."""
 
 import sys
 
@@ -6,9 +6,9 @@ import sys
 def install(map_npu=False):
     """Makes `import torch_npu` find ferry.torch_npu in this process.
 
-    map_npu: also, the NPU of the program is the CPU: `device="npu"`, `.npu()`, `torch.npu` and HCCL mean what
-    docs/torch_npu.md says. Call it before the program's own modules are imported. Without it nothing else changes:
-    torch has no `npu` device, and torch.ops no `npu` namespace.
+    With map_npu the CPU becomes the NPU of the program: docs/torch_npu.md describes the meaning of `device="npu"`,
+    `.npu()`, `torch.npu` and HCCL. It must then be called before the program's own modules are imported. Without
+    map_npu torch has no `npu` device, and torch.ops has no `npu` namespace.
 
     Raises RuntimeError when another torch_npu is imported already.
     """

@@ -1,11 +1,11 @@
-"""CANN's MegaMoe: dispatch, grouped matmul, SwiGLU, grouped matmul and combine in one call, as ferry.moe makes it.
+"""CANN's MegaMoe: dispatch, grouped matmul, SwiGLU, grouped matmul and combine in one call, by ferry.moe.
 
     buffer = get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate)
     y, expert_token_nums = mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, buffer)
 
-Names and results of the public wrappers of aclnnMegaMoe. Weights are one tensor per expert with the rows of its
-outputs, [2 I, H] and [H, I]: those of wrappers that have them transposed are to be transposed. What ferry does not do
-is refused by name: quantised weights and rows, biases, masks, other activations. Calls ferry.moe.
+Names and results are those of the public wrappers of aclnnMegaMoe. Each expert has two weights, [2 I, H] and [H, I];
+weights for wrappers that take them transposed must be transposed first. Quantised weights and rows, biases, masks and
+other activations raise InvalidArgument with the name of the argument. Calls ferry.moe.
 """
 
 import torch
@@ -16,7 +16,8 @@ from ferry.torch.refusing import Refusing
 
 
 def refuse_unless(default, **given):
-    """For fronts of mega kernels: arguments that must be what they are by default."""
+    """Raises InvalidArgument for an argument that differs from its default, None where `default` has no value. The
+    fronts of mega kernels use it."""
     for name, value in given.items():
         if torch.is_tensor(value) or value is not None and value != default.get(name):
             raise ferry.InvalidArgument(f"mega_moe: {name}={_brief(value)} is not supported, only "
@@ -24,7 +25,7 @@ def refuse_unless(default, **given):
 
 
 def check_shape(name, tensor, shape, dtype):
-    """For fronts of mega kernels: a tensor that must be of this shape and dtype."""
+    """Raises InvalidArgument unless `tensor` is a tensor of this shape and dtype. The fronts of mega kernels use it."""
     if not torch.is_tensor(tensor) or list(tensor.shape) != list(shape) or tensor.dtype != dtype:
         raise ferry.InvalidArgument(f"mega_moe: {name} is {_brief(tensor)}, not {dtype} {list(shape)}")
 
@@ -63,8 +64,9 @@ class SymmBuffer:
 def get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
                                  max_recv_token_num=0, dispatch_quant_mode=0, dispatch_quant_out_dtype=None,
                                  combine_quant_mode=0, comm_alg=""):
-    """Collective. `group`: a process group of torch, or a ferry.Group. max_recv_token_num is without meaning: there is
-    room for all rows. Raises InvalidArgument for quantised rows, and what Group.exchange raises."""
+    """Makes a SymmBuffer. `group` is a process group of torch or a ferry.Group. max_recv_token_num has no effect, since
+    there is room for all rows. Raises InvalidArgument for quantised rows, and the errors of Group.exchange.
+    Collective."""
     return SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
                       dispatch_quant_mode=dispatch_quant_mode, dispatch_quant_out_dtype=dispatch_quant_out_dtype,
                       combine_quant_mode=combine_quant_mode, comm_alg=comm_alg)
@@ -73,8 +75,9 @@ def get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, nu
 def mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer, *, l1_weights_sf=None, l2_weights_sf=None,
              l1_bias=None, l2_bias=None, x_active_mask=None, activation="swiglu", activation_clamp=None,
              weight1_type=None, weight2_type=None):
-    """x bf16 [BS, H], topk_ids [BS, K], float32 topk_weights [BS, K]; of each local expert l1_weights[e] bf16 [2 I, H],
-    the gate's rows first, and l2_weights[e] [H, I]. Returns (y [BS, H], expert_token_nums int32 [L]). Collective."""
+    """Computes the layer for x bf16 [BS, H], topk_ids [BS, K] and topk_weights float32 [BS, K]. l1_weights[e] bf16
+    [2 I, H], with the rows of the gate first, and l2_weights[e] bf16 [H, I] are the weights of local expert e. Returns
+    (y [BS, H], expert_token_nums int32 [L]). Collective."""
     with Refusing(sym_buffer.exchange.refuse_dispatch):
         refuse_unless({"activation": "swiglu", "weight1_type": 28, "weight2_type": 28}, l1_weights_sf=l1_weights_sf,
                       l2_weights_sf=l2_weights_sf, l1_bias=l1_bias, l2_bias=l2_bias, x_active_mask=x_active_mask,

@@ -1,7 +1,6 @@
-"""torch_npu's companions around dispatch and combine: gating, sorting by expert, and the weighted sum, on CPU tensors.
-Local: no group, no communication. docs/torch_npu.md says what is assumed where torch_npu's documentation is silent.
-
-Errors: ferry.InvalidArgument, naming the value and what it may be.
+"""torch_npu's functions around dispatch and combine, for CPU tensors: gating, sorting by expert, and the weighted sum.
+They are local and use no group. docs/torch_npu.md lists ferry's assumptions where torch_npu's documentation says
+nothing. They raise ferry.InvalidArgument with the value and the limit.
 """
 
 import math
@@ -18,13 +17,13 @@ def npu_moe_gating_top_k(x, k, *, bias=None, k_group=1, group_count=1, group_sel
     """Chooses k experts for each token.
 
     x: logits [T, E] of float16, bfloat16 or float32. norm_type: 0 softmax, 1 sigmoid, in float32.
-    bias: [E] of x's type, added for the choice only. The k_group best of group_count groups of experts are kept: best
-    by their largest value (group_select_mode 0) or the sum of their two largest (1). Ties go to the lower index.
-    Weights are the chosen experts' norm; with norm_type 1 or renorm 1 divided by (their sum + eps); then times
-    routed_scaling_factor.
+    bias: [E] of x's type, added for the choice only. Of group_count groups of experts only the k_group best are kept,
+    by their largest value (group_select_mode 0) or by the sum of their two largest values (1). Among equal values the
+    lower index is chosen. A weight is the norm of the chosen expert, divided by (the sum of the norms + eps) with
+    norm_type 1 or renorm 1, and multiplied by routed_scaling_factor.
 
-    Returns y [T, k] of x's type, largest choice first; expert_idx int32 [T, k]; out float32 [T, E], the norm (whatever
-    out_flag says).
+    Returns y [T, k] of x's type, largest choice first; expert_idx int32 [T, k]; out float32 [T, E], the norm of all
+    experts, for any out_flag.
     """
     _check("x", x, _FLOATS, (None, None))
     experts = x.shape[1]
@@ -61,7 +60,7 @@ def npu_moe_init_routing_v2(x, expert_idx, *, scale=None, offset=None, active_nu
     expert_num experts, the first ones of each, zeros where an expert has fewer.
     quant_mode: -1 none, 0 static int8: x * scale + offset of the row's expert, [experts], [experts, 1] or
     [experts, H]; 1 int8 per row, with smooth scales [experts, H] or None. Experts are those in the range.
-    scale with quant_mode -1: float32 [N], travels to expanded_scale.
+    scale with quant_mode -1: float32 [N], copied to expanded_scale.
 
     Returns
         expanded_x [N * K, H] or [expert_num, expert_capacity, H], zeros where no row is made.
@@ -171,7 +170,8 @@ def _require(holds, message):
 
 
 def _check(name, tensor, dtypes, shape):
-    """A CPU tensor of one of the dtypes (None: any) and of the shape (None: any extent)."""
+    """Raises InvalidArgument unless `tensor` is on the CPU and has one of the dtypes (None: any) and the shape (None:
+    any extent)."""
     _require(isinstance(tensor, torch.Tensor), f"{name} is a {type(tensor).__name__}, need a tensor")
     _require(tensor.device.type == "cpu", f"{name} is on device {tensor.device}, need cpu")
     _require(dtypes is None or tensor.dtype in dtypes,
@@ -191,7 +191,7 @@ def _stable_top(values, k):
 
 
 def _keep_best_groups(choice, k_group, group_select_mode):
-    """choice [T, groups, experts of a group] -> [T, E], -inf in groups that are not chosen."""
+    """Returns choice [T, groups, experts of a group] as [T, E], with -inf in the groups that are not chosen."""
     best = choice.topk(min(1 + group_select_mode, choice.shape[-1]), -1).values.sum(-1)
     kept = torch.zeros_like(best, dtype=torch.bool).scatter_(1, _stable_top(best, k_group), True)
     return choice.masked_fill(~kept[..., None], float("-inf")).flatten(1)
@@ -223,7 +223,8 @@ def _check_init_routing(x, expert_idx, quant_mode, drop_pad_mode, tokens_num_typ
 
 
 def _check_finalize_routing(rows, scales, src_to_dst_row, drop_pad_mode):
-    """The rows' type, the number of tokens, and the row of each (token, k) as [tokens, K]."""
+    """Checks the arguments. Returns (the type of the rows, the number of tokens, the row of each (token, k) as
+    [tokens, K])."""
     _require(drop_pad_mode in (0, 1, 2, 3), f"drop_pad_mode is {drop_pad_mode}, need 0 to 3")
     _check("expanded_permuted_rows", rows, _FLOATS, (None,) * (3 if drop_pad_mode in (1, 3) else 2))
     _check("expanded_src_to_dst_row", src_to_dst_row, (torch.int32,), (None,))
@@ -239,7 +240,8 @@ def _check_finalize_routing(rows, scales, src_to_dst_row, drop_pad_mode):
 
 
 def _sort_by_expert(expert_idx, first, last):
-    """Entries token * K + k of the experts in [first, last), by expert; the expert of each, and counts, from 0 on."""
+    """Returns (the entries token * K + k whose experts are in [first, last), sorted by expert; the expert of each
+    entry, counted from `first`; the number of entries of each expert)."""
     experts = expert_idx.reshape(-1).long()
     inside = (experts >= first) & (experts < last)
     entry = torch.sort(experts.masked_fill(~inside, last), stable=True).indices[: int(inside.sum())]
@@ -248,7 +250,7 @@ def _sort_by_expert(expert_idx, first, last):
 
 
 def _scaled_rows(x, scale, offset, quant_mode, token, expert, num_experts):
-    """Rows of x, quantised by quant_mode, and the scale of each."""
+    """Returns (rows of x, quantised by quant_mode; the scale of each row)."""
     rows = x[token]
     if quant_mode == -1:
         if scale is None:
@@ -270,7 +272,7 @@ def _scaled_rows(x, scale, offset, quant_mode, token, expert, num_experts):
 
 
 def _of_experts(name, factors, x, num_experts):
-    """[experts], [experts, 1] or [experts, H], or one row of those for all experts."""
+    """Checks `factors`, which are [experts], [experts, 1] or [experts, H], or one row for all experts."""
     _check(name, factors, (torch.float32,), (None,) * factors.dim())
     rows = factors.reshape(len(factors), -1)
     _require(factors.dim() in (1, 2) and len(rows) in (1, num_experts) and rows.shape[1] in (1, x.shape[1]),
