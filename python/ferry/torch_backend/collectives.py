@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed as calls of ferry.Collectives: reads the tensors, and says what is to run."""
+"""Turns the collectives of torch.distributed into calls of ferry.Collectives. It reads the tensors of each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _OPS = {c10d.ReduceOp.SUM: "sum", c10d.ReduceOp.AVG: "avg", c10d.ReduceOp.PRODUC
 
 
 class Call(NamedTuple):
-    """A collective that was read: `run`, given a deadline in seconds, moves the data and fills `outputs`."""
+    """A collective whose arguments have been read. `run` takes a deadline in seconds, moves the data and fills
+    `outputs`."""
 
     opts: Any
     tensors: list[torch.Tensor]
@@ -29,7 +30,8 @@ class Call(NamedTuple):
 
 
 def collective(name: str) -> Callable:
-    """Makes a method that reads a call one that issues it. A call that it refuses is refused on all ranks."""
+    """A decorator for a method that reads the arguments of a call and returns a Call. The decorated method issues the
+    call. A call that the method refuses is refused on all ranks."""
 
     def decorate(read_call: Callable[..., Call]) -> Callable:
         @functools.wraps(read_call)
@@ -46,7 +48,7 @@ def collective(name: str) -> Callable:
 
 
 class CollectiveCalls:
-    """The methods that torch.distributed calls, by its names of torch 2.14, and of 2.13 where those differ."""
+    """The methods that torch.distributed calls, with their names in torch 2.14 and their other names in torch 2.13."""
 
     _calls: _core.Collectives
     _num_ranks: int
@@ -264,7 +266,7 @@ class CollectiveCalls:
 
 
 def _list(tensors: Any) -> list[torch.Tensor]:
-    """The tensor of a call: torch passes a list of one, programs may pass the tensor."""
+    """Returns the tensor of a call as a list of one. torch passes such a list, and programs may pass the tensor."""
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if len(listed) != 1:
         raise InvalidArgument(f"{len(listed)} tensors are given: the backend ferry takes one")
@@ -272,7 +274,7 @@ def _list(tensors: Any) -> list[torch.Tensor]:
 
 
 def _inner(lists: Any) -> list[torch.Tensor]:
-    """The list of a call: torch passes a list of one list."""
+    """Returns the list of tensors of a call. torch passes a list that contains this list."""
     return list(lists[0]) if len(lists) and not isinstance(lists[0], torch.Tensor) else list(lists)
 
 

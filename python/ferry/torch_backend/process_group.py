@@ -1,4 +1,4 @@
-"""The process group of the backend `ferry`: each collective of torch.distributed as one call of ferry.Collectives."""
+"""The process group of the backend `ferry`. It makes one call of ferry.Collectives for each collective."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BACKEND = _is_subclass_usable(c10d.Backend)  # torch 2.14 and later; before it,
 
 
 def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
-    """What torch.distributed calls to make a group. Collective: all ranks of the group."""
+    """Makes a group; torch.distributed calls it. Collective over all ranks of the group."""
     return FerryGroup(options)
 
 
@@ -79,7 +79,7 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
         return self._issuer.issue(work, asynchronous)
 
     def _refuse(self, name: str, error: InvalidArgument) -> None:
-        """Takes part in the call of the other ranks with a refusal, which raises PeerRejected there."""
+        """Sends a refusal in place of a call, so that the other ranks raise PeerRejected."""
 
         def refuse(_deadline: float) -> None:
             self._calls.refuse(str(error))
@@ -105,7 +105,8 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
     # Between two ranks.
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier, whose error names the ranks that are missing. `timeout`: a timedelta or BarrierOptions."""
+        """Returns when all ranks have called it. Its error names the missing ranks. `timeout` is a timedelta or
+        BarrierOptions."""
         opts = c10d.BarrierOptions()
         opts.asyncOp = False
         opts.timeout = getattr(timeout, "timeout", timeout) or self._timeout
@@ -155,7 +156,8 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
     getBackendName = _get_backend_name = name
 
     def abort(self) -> None:
-        """Ends the operations in flight with an error here, and on other ranks as when this rank dies."""
+        """Ends the operations in flight with an error on this rank, and on other ranks with the error for a lost rank.
+        """
         self._group.interrupt()
         self._end(at_once=False)
 
@@ -197,7 +199,7 @@ def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> C
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
-    """A group of Gloo that connects two ranks when they first send to each other."""
+    """Makes a group of Gloo that connects two ranks when one of them first sends to the other."""
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]

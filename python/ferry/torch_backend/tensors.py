@@ -1,4 +1,4 @@
-"""Tensor arguments of collectives as contiguous memory: checks, staging of strided tensors, element counts."""
+"""Checks the tensor arguments of collectives, copies strided tensors to contiguous memory, and counts elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _REDUCED = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.u
 
 
 def check(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The tensor without its autograd history; InvalidArgument where it is not dense memory of the CPU."""
+    """Returns the tensor without its autograd history. Raises InvalidArgument unless it is a dense tensor on the
+    CPU."""
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{name} is a {type(tensor).__name__}: a tensor is needed")
     if tensor.device.type != "cpu":
@@ -24,7 +25,8 @@ def check(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def summed(tensor: torch.Tensor, op: str) -> torch.Tensor:
-    """A contiguous tensor as numbers that `op` reduces: complex ones as pairs of real numbers."""
+    """Returns a contiguous tensor as numbers that `op` can reduce; complex numbers become pairs of real numbers. Raises
+    InvalidArgument for other types."""
     if tensor.dtype in _REDUCED:
         return tensor
     if tensor.dtype.is_complex and op in ("sum", "avg"):
@@ -34,12 +36,13 @@ def summed(tensor: torch.Tensor, op: str) -> torch.Tensor:
 
 
 def width(tensor: torch.Tensor) -> int:
-    """Numbers that summed() makes of each element."""
+    """Returns the count of numbers that summed() makes of each element: 2 for complex types, or else 1."""
     return 2 if tensor.dtype.is_complex else 1
 
 
 class Output:
-    """A tensor to be written: its own memory where that is contiguous, else staged memory that finish() copies."""
+    """A tensor that a collective writes. `memory` is the tensor itself if it is contiguous, or else a staging buffer
+    that finish() copies to the tensor."""
 
     def __init__(self, tensor: torch.Tensor, name: str, filled: bool = False):
         self.tensor = check(tensor, name)
@@ -56,17 +59,18 @@ class Output:
 
 
 def read(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The tensor as contiguous memory."""
+    """Checks the tensor and returns it as a contiguous tensor."""
     return check(tensor, name).resolve_conj().resolve_neg().contiguous()
 
 
 def _is_plain(tensor):
-    """True where the elements lie in memory as they are, in their order."""
+    """Whether memory holds the elements in their order, and neither conjugated nor negated."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class OutputList:
-    """A list of tensors that one call writes, in one buffer: theirs where they lie one behind the other."""
+    """A list of tensors that one call writes. `memory` is one buffer for all of them: their own memory if they are
+    adjacent, or else a staging buffer that finish() copies to the tensors."""
 
     def __init__(self, tensors: list[torch.Tensor], name: str):
         self.tensors = [check(tensor, f"{name}[{i}]") for i, tensor in enumerate(tensors)]
@@ -83,7 +87,8 @@ class OutputList:
 
 
 def read_list(tensors: list[torch.Tensor], name: str) -> tuple[torch.Tensor, list[int]]:
-    """The tensors one behind the other, and their numbers of elements."""
+    """Returns (all tensors concatenated in one dimension, the number of elements of each). Adjacent tensors are not
+    copied."""
     checked = [check(tensor, f"{name}[{i}]") for i, tensor in enumerate(tensors)]
     same_type(checked, name)
     together = _adjacent(checked)
@@ -101,7 +106,8 @@ def same_type(tensors: list[torch.Tensor], name: str) -> None:
 
 
 def row_counts(tensor: torch.Tensor, splits: list[int], num_ranks: int, name: str) -> list[int]:
-    """Elements for each rank: of `splits` rows of the first dimension, or of equal parts where there are no splits."""
+    """Returns the number of elements for each rank. Rank r gets splits[r] rows of the first dimension, or without
+    splits an equal part. Raises InvalidArgument for splits that do not fit."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits:
         if rows % num_ranks:
@@ -115,7 +121,8 @@ def row_counts(tensor: torch.Tensor, splits: list[int], num_ranks: int, name: st
 
 
 def _adjacent(tensors):
-    """The tensors as one in one dimension where they are parts of one storage, one behind the other; else None."""
+    """Returns one tensor of one dimension over the memory of all tensors if they are adjacent parts of one storage, or
+    else None."""
     first = tensors[0]
     offset = first.storage_offset()
     storage = first.untyped_storage().data_ptr()

@@ -1,4 +1,5 @@
-"""Operations of one group in the order in which they were issued: by the caller, or by a thread of the group."""
+"""Runs the operations of one group in the order in which they were issued, in the caller's thread or in a thread of the
+group."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LATEST = 10  # operations that an error lists
 
 
 class Record:
-    """What an error says about an operation: its name, number in the group, shapes and state. It keeps no tensor."""
+    """The facts about an operation that an error contains: its name, its number in the group, shapes and state. It
+    keeps no tensor alive."""
 
     __slots__ = ("group", "name", "number", "shapes", "state")
 
@@ -69,7 +71,8 @@ class FerryWork(dist.Work):
             return self._future
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Returns when the operation has ended; raises its error, or Timeout after `timeout` (0: its deadline)."""
+        """Returns when the operation has ended. Raises the error of the operation, or Timeout after `timeout`, where 0
+        means the deadline of the operation."""
         if not self._ended:
             seconds = timeout.total_seconds()
             if seconds <= 0:
@@ -125,7 +128,7 @@ class FerryWork(dist.Work):
 
 
 class CoalescedWork(dist.Work):
-    """Several operations that a program takes for one: it has ended when each of them has."""
+    """Several operations that a program handles as one. It has ended when all of them have ended."""
 
     def __init__(self, works: list[dist.Work]):
         super().__init__()
@@ -198,7 +201,7 @@ class Issuer:
         return work
 
     def help(self, work: FerryWork) -> None:
-        """Runs what is before `work`, and `work`, in this thread, unless another thread is running an operation."""
+        """Runs `work` and the operations before it in this thread, unless another thread is running an operation."""
         while not work.is_completed() and self._turn.acquire(blocking=False):
             if not self._run_next():
                 return
