@@ -1,7 +1,8 @@
 """Expert parallelism for vLLM on CPU: `FERRY_VLLM=1 vllm serve MODEL -dp 2 --enable-expert-parallel --enforce-eager`.
 
-The entry point of the group vllm.platform_plugins, which vLLM calls in each of its processes. It returns a platform
-only with FERRY_VLLM=1, so that an installed ferry changes no other program. docs/vllm.md says what works.
+find_platform is the entry point of the group vllm.platform_plugins, which vLLM calls in each of its processes. It
+returns a platform only with FERRY_VLLM=1, so that an installed ferry changes no other program. docs/vllm.md lists the
+supported options.
 """
 
 import os
@@ -10,5 +11,6 @@ __all__ = ["find_platform"]
 
 
 def find_platform():
-    """The platform's qualified name, or None. Imports neither vllm nor torch: vLLM has not imported vllm.config yet."""
+    """Returns the qualified name of the platform, or None. It must not import vllm or torch, since vLLM has not
+    imported vllm.config yet."""
     return "ferry.vllm.platform.FerryCpuPlatform" if os.environ.get("FERRY_VLLM") == "1" else None

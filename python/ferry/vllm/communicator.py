@@ -1,8 +1,8 @@
-"""vLLM's CPU communicator with what data parallel ranks of a Mixture-of-Experts model need.
+"""vLLM's CPU communicator, extended for data parallel ranks of a Mixture-of-Experts model.
 
-With expert parallelism that is the manager of manager.py. Without it every rank has a slice of every expert, and vLLM's
-own manager gathers all tokens and scatters the sums: it needs the two collectives of variable size below, over gloo.
-Made by vLLM, once for each of its groups.
+With expert parallelism it uses the manager of manager.py. Without it every rank has a slice of every expert, and vLLM's
+own manager gathers all tokens and scatters the sums. For that manager the communicator has two collectives of variable
+size, over gloo. vLLM makes one communicator for each of its groups.
 """
 
 import math
@@ -27,7 +27,9 @@ class FerryCommunicator(CpuCommunicator):
             logger.info("ferry takes tokens to the experts of %d ranks.", self.world_size)
 
     def all_gatherv(self, input_, dim=0, sizes=None):
-        """[sizes[rank], ...] of every rank, one below the other; of each tensor of a list."""
+        """Gathers [sizes[rank], ...] of every rank and returns them concatenated, ranks ascending. For a list it
+        returns a list with the result of each tensor. sizes None: all ranks have as many rows as this rank.
+        Collective."""
         if dim != 0:
             raise NotImplementedError(f"ferry.vllm: all_gatherv along dim {dim}; only 0")
         if not isinstance(input_, torch.Tensor):
@@ -43,7 +45,8 @@ class FerryCommunicator(CpuCommunicator):
         return torch.cat([part[:size] for part, size in zip(parts, sizes)])
 
     def reduce_scatterv(self, input_, dim=-1, sizes=None):
-        """Rank r's block of sizes[r] rows of [sum(sizes), ...], added over the ranks."""
+        """Adds the tensors [sum(sizes), ...] of all ranks in float32, and returns to rank r the block of sizes[r] rows.
+        sizes None: equal blocks. Collective."""
         if dim not in (0, -input_.dim()):
             raise NotImplementedError(f"ferry.vllm: reduce_scatterv along dim {dim}; only 0")
         sizes = sizes or [len(input_) // self.world_size] * self.world_size
@@ -60,5 +63,5 @@ class FerryCommunicator(CpuCommunicator):
 
 
 def _as_bytes(tensor):
-    """[n, ...] as [n, bytes]."""
+    """Returns a tensor [n, ...] as bytes, [n, bytes of a row]."""
     return tensor.view(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8)

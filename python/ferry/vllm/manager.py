@@ -1,4 +1,4 @@
-"""vLLM's all-to-all manager by ferry: tokens go to the ranks of their experts, and their weighted sums return.
+"""ferry's all-to-all manager for vLLM. It sends tokens to the ranks of their experts and returns the weighted sums.
 
 T tokens of this rank, H hidden, K top-k, L experts of this rank, N rows received. Calls ferry."""
 
@@ -16,7 +16,7 @@ DEADLINE = 300.0  # seconds, as vLLM waits for a step
 
 
 class Dispatched(NamedTuple):
-    """What combine needs of the dispatch before it."""
+    """The results of a dispatch that the combine after it needs."""
 
     exchange: ferry.Exchange
     handle: ferry.Handle
@@ -24,10 +24,10 @@ class Dispatched(NamedTuple):
 
 
 class FerryAll2AllManager(All2AllManagerBase):
-    """A row for each (token, expert), grouped by expert, so that the experts see only their own.
+    """Sends a row for each (token, expert), grouped by expert, so that each expert gets only its own rows.
 
-    Experts lie in blocks, the first ranks one more when they do not divide evenly: vLLM's linear placement, and
-    ferry's. Layers of one shape share an exchange.
+    Ranks own contiguous blocks of experts, and the first E % R ranks own one more: this is vLLM's linear placement and
+    ferry's default. Layers of one shape share an exchange.
     """
 
     def __init__(self, cpu_group, tcp_store_group=None):
@@ -40,7 +40,8 @@ class FerryAll2AllManager(All2AllManagerBase):
 
     @torch.compiler.disable
     def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
-        """[T, H], [T, K], [T, K] -> rows [N, H], weights [N, 1] of ones, local experts [N, 1]."""
+        """Sends tokens [T, H] with topk_weights [T, K] and topk_ids [T, K]. Returns (rows [N, H], weights [N, 1] of
+        ones, local experts [N, 1]): combine applies the weights. Collective."""
         if extra_tensors:
             raise NotImplementedError(
                 f"ferry.vllm: dispatch of {len(extra_tensors)} extra tensors (LoRA, scales of quantised activations)"
@@ -69,7 +70,7 @@ class FerryAll2AllManager(All2AllManagerBase):
 
     @torch.compiler.disable
     def combine(self, hidden_states, is_sequence_parallel=False):
-        """Rows [N, H] of the experts -> weighted sums [T, H]."""
+        """Sends the rows [N, H] of the experts back, and returns the weighted sums [T, H]. Collective."""
         return self._combine(hidden_states, None)
 
     @torch.compiler.disable
@@ -85,7 +86,7 @@ class FerryAll2AllManager(All2AllManagerBase):
         return exchange.combine(rows, handle, weights, out=out)
 
     def _exchanges_of_group(self):
-        """Made at the first dispatch, where all ranks meet."""
+        """Returns the exchanges of the group. The first call, in the first dispatch, makes them and is collective."""
         if self._exchanges is None:
             self._exchanges = Exchanges(ferry.init(process_group=self.cpu_group, deadline=DEADLINE))
         return self._exchanges

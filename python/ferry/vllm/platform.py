@@ -1,6 +1,7 @@
 """vLLM's CPU platform with the communicator of ferry.
 
-Imported while vllm.config is half made: it may import nothing of vllm but vllm.platforms.cpu.
+vLLM imports this module while vllm.config is being imported, so it must import no module of vllm except
+vllm.platforms.cpu.
 """
 
 import os
