@@ -72,7 +72,8 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
 
 
 def _part(tensor, part):
-    """Another object than a tensor is returned unchanged, so that the exchange refuses it on all ranks."""
+    """Returns a slice of the tensor. Any other object is returned unchanged, so that the exchange refuses it on all
+    ranks."""
     return tensor[part] if torch.is_tensor(tensor) else tensor
 
 
@@ -129,7 +130,8 @@ def _worker():
 
 
 class _DispatchSend(torch.autograd.Function):
-    """tokens [T, H], topk_weights [T, K], which are not sent -> the batch, being sent."""
+    """Starts to send the tokens [T, H] of a batch. topk_weights [T, K] are not sent; they are an argument so that they
+    get a gradient."""
 
     @staticmethod
     def forward(ctx, batch, tokens, topk_ids, topk_weights):
@@ -145,7 +147,7 @@ class _DispatchSend(torch.autograd.Function):
 
 
 class _DispatchRecv(torch.autograd.Function):
-    """-> rows [N, H]."""
+    """Receives the rows [N, H] of a batch."""
 
     @staticmethod
     def forward(ctx, batch, _):
@@ -166,8 +168,8 @@ class _DispatchRecv(torch.autograd.Function):
 
 
 class _CombineSend(torch.autograd.Function):
-    """outputs [N, H], topk_weights [T, K] -> the outputs, being sent. `rows` are an argument, so that the gradients of
-    weights are sent with the gradients of rows, even where the outputs do not depend on the rows."""
+    """Starts to send the outputs [N, H] of a batch, for sums with topk_weights [T, K]. `rows` are an argument so that
+    the gradients of weights are sent with the gradients of rows, even if the outputs do not depend on the rows."""
 
     @staticmethod
     def forward(ctx, batch, outputs, rows, topk_weights):
@@ -190,7 +192,7 @@ class _CombineSend(torch.autograd.Function):
 
 
 class _CombineRecv(torch.autograd.Function):
-    """-> the sums [T, H]."""
+    """Receives the sums [T, H] of a batch."""
 
     @staticmethod
     def forward(ctx, batch, _, topk_weights):

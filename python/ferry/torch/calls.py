@@ -12,7 +12,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """torch.compile cannot compile native calls: it runs them unchanged, between its graphs. (Since torch 2.1.)
+    """A decorator that makes torch.compile (since torch 2.1) run a function unchanged, between its graphs: it cannot
+    compile native calls.
 
     torch's decorator loads the compiler at its first call, which takes seconds. So it is only called in a process that
     has loaded the compiler already.
@@ -27,8 +28,8 @@ def uncompiled(function: Function) -> Function:
 
 
 def checked_linear(exchange):
-    """The exchange. Raises InvalidArgument when it does more than move and add rows, on all ranks, as all have the same
-    config."""
+    """Returns the exchange. Raises InvalidArgument when it does more than move and add rows. All ranks have the same
+    config, so all of them raise."""
     needed = {"wire": "none", "combine_wire": "none", "copy_experts": 0, "constant_experts": 0}
     for name, value in needed.items():
         if exchange.config[name] != value:

@@ -45,9 +45,9 @@ def _tensors(module):
 
 @torch.no_grad()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
-    """torch.nn.utils.clip_grad_norm_ of plain tensors, which are the same on all ranks, and DTensors on any meshes,
-    which torch's refuses to take together. Collective. Returns the norm of all gradients, a plain tensor. Needs torch
-    2.6."""
+    """Does what torch.nn.utils.clip_grad_norm_ does, for plain tensors, which are equal on all ranks, together with
+    DTensors on any meshes, which the function of torch refuses. Returns the norm of all gradients, a plain tensor.
+    Needs torch 2.6. Collective."""
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
     by_mesh = {}

@@ -22,7 +22,7 @@ _NOWHERE = -1  # torch.distributed is not initialised
 
 
 def torch_ranks(group, mesh):
-    """For each rank of the group: its rank in torch.distributed or -1, and whether it has a mesh. Collective."""
+    """Returns for each rank of the group (its rank in torch.distributed or -1, whether it has a mesh). Collective."""
     said = group.all_gather(struct.pack("qq", _torch_rank(), mesh is not None))
     return [struct.unpack("qq", each) for each in said]
 
@@ -74,7 +74,8 @@ def _fitting(mesh, ranks):
 
 
 def check_weights(experts, num_local):
-    """Each parameter of experts that are sharded holds one part per expert. Raises InvalidArgument."""
+    """Raises InvalidArgument unless the first dimension of each parameter is the number of local experts. Sharded
+    experts need that."""
     for name, weight in experts.named_parameters():
         shape = list(local(weight).shape)
         if shape[:1] != [num_local]:

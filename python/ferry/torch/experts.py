@@ -20,7 +20,7 @@ def each(expert):
 
 
 def _made(outputs, rows, who="experts"):
-    """The outputs, if they are of the shape and dtype of the rows."""
+    """Returns the outputs of the experts. Raises InvalidArgument unless they have the shape and dtype of the rows."""
     if not torch.is_tensor(outputs):
         raise ferry.InvalidArgument(f"moe: {who} returned {type(outputs).__name__}, not a tensor {list(rows.shape)}")
     if outputs.shape != rows.shape or outputs.dtype != rows.dtype:
@@ -30,7 +30,8 @@ def _made(outputs, rows, who="experts"):
 
 
 def writing(experts):
-    """The experts, whose result is copied into `out`, unless it is `out` or None: then they wrote into `out`."""
+    """Wraps experts so that their result is in `out`. The result is copied unless it is `out` or None, which means that
+    the experts have written to `out`."""
 
     def call(rows, counts, out):
         made = experts(rows, counts, out)
@@ -74,7 +75,8 @@ def _listed(weights):
 
 
 def _blocks(counts, most):
-    """(experts, their rows) as slices: blocks of experts that have at most `most` rows together, or of one expert."""
+    """Yields (experts, their rows) as slices. Each block is one expert, or several that have at most `most` rows
+    together."""
     first = begin = end = 0
     for e, count in enumerate(counts):
         if begin < end and end + count - begin > most:
@@ -103,7 +105,7 @@ def _grouped(gate_up, down, rows, counts):
 
 
 def _shares(rows, counts):
-    """(local expert, its rows) of each expert that has rows."""
+    """Returns (local expert, its rows) for each expert that has rows."""
     return zip([e for e, count in enumerate(counts) if count], rows.split([count for count in counts if count]))
 
 
@@ -133,7 +135,7 @@ class SwiGLU(torch.nn.Module):
 
 
 def decoding(experts, config):
-    """The experts, called with decoded rows."""
+    """Wraps experts so that they are called with decoded rows. config is that of the exchange."""
     dtype = getattr(torch, config["dtype"])
 
     def call(rows, counts, out, scales):
@@ -148,7 +150,7 @@ def decoding(experts, config):
 
 
 def _factors(scales, config):
-    """Scales of rows as docs/numerics.md has them, as float32 [n, 1] of an int8 wire, else [n, H]."""
+    """Returns the scales of rows (docs/numerics.md) as float32: [n, 1] for the wire format int8, or else [n, H]."""
     if config["wire"] == "int8":
         return scales
     if config["wire"] == "fp8_ue8m0":  # exponents, four in an int32

@@ -1,4 +1,4 @@
-"""An exception of experts in backward() is sent to the other ranks as a refusal, as one in a forward pass is.
+"""Sends an exception of experts in backward() to the other ranks as a refusal, as it is done in a forward pass.
 
 autograd reports a failed backward pass to its caller only, but it drops the callbacks that were queued for the end of
 that pass. So the experts are between two nodes. In backward the node behind their outputs comes first and queues a
@@ -61,7 +61,7 @@ class _Callback:
 
 
 class _Node(torch.autograd.Function):
-    """The unchanged tensor, and its unchanged gradient after a call of `passed`."""
+    """Returns the tensor unchanged. In backward it calls `passed` and returns the gradient unchanged."""
 
     @staticmethod
     def forward(ctx, passed, tensor):
@@ -75,7 +75,8 @@ class _Node(torch.autograd.Function):
 
 
 def reaching(experts, weights):
-    """experts(rows, counts), whose outputs depend on all of the weights, by zeros on those that they do not reach."""
+    """Wraps experts(rows, counts) so that the outputs depend on all of the weights. A weight on which they do not
+    depend otherwise gets zeros as its gradient."""
 
     def call(rows, counts):
         outputs = experts(rows, counts)
@@ -88,7 +89,7 @@ def reaching(experts, weights):
 
 
 def _unreached(outputs, rows, weights):
-    """The weights that need gradients and on which the outputs do not depend."""
+    """Returns the weights that need gradients and on which the outputs do not depend."""
     waiting, seen = [outputs.grad_fn], {None, rows.grad_fn}  # `seen` keeps the nodes, so that their ids stay valid
     leaves = {id(outputs)} if outputs.grad_fn is None else set()
     while waiting:
@@ -102,7 +103,7 @@ def _unreached(outputs, rows, weights):
 
 
 class _Zeros(torch.autograd.Function):
-    """The unchanged outputs; zeros as gradients of the weights."""
+    """Returns the outputs unchanged. In backward the gradients of the weights are zeros."""
 
     @staticmethod
     def forward(ctx, outputs, *weights):

@@ -83,7 +83,7 @@ def combine(exchange: "Union[Exchange, ferry.cuda.Exchange]", rows: torch.Tensor
 
 
 class _Dispatch(torch.autograd.Function):
-    """tokens [T, H], topk_weights [T, K] -> rows [N, H], weights [N]. The transpose of _Combine."""
+    """Turns tokens [T, H] and topk_weights [T, K] into rows [N, H] and weights [N]. It is the transpose of _Combine."""
 
     @staticmethod
     def forward(ctx, exchange, tokens, topk_weights, copy, routing):
@@ -112,7 +112,8 @@ class _Dispatch(torch.autograd.Function):
 
 
 class _Combine(torch.autograd.Function):
-    """rows [N, H], row_weights [N] -> their sums [T, H], row_weights at their sources [T, K]."""
+    """Turns rows [N, H] and row_weights [N] into the sums of the rows [T, H] and the row_weights at their sources
+    [T, K]."""
 
     @staticmethod
     def forward(ctx, exchange, handle, rows, row_weights, out_dtype):
@@ -132,7 +133,7 @@ class _Combine(torch.autograd.Function):
 
 
 class _WeightedCombine(torch.autograd.Function):
-    """rows [N, H], topk_weights [T, K] -> weighted sums [T, H]."""
+    """Turns rows [N, H] and topk_weights [T, K] into weighted sums [T, H]."""
 
     @staticmethod
     def forward(ctx, exchange, handle, rows, topk_weights, out_dtype):
@@ -163,7 +164,8 @@ class _WeightedCombine(torch.autograd.Function):
 
 
 def _dispatch_again(ctx, tokens, topk_weights):
-    """Rows and weights of a cached dispatch; views of the window unless a second derivative may keep them."""
+    """Makes a cached dispatch and returns its rows and weights. They are views of the window, or copies if autograd may
+    keep them for a second derivative."""
     _check_backward(ctx.exchange)
     tokens = tokens.to(getattr(torch, ctx.exchange.config["dtype"]))
     return _Dispatch.apply(ctx.exchange, tokens, topk_weights, torch.is_grad_enabled(), {"handle": ctx.handle})[:2]

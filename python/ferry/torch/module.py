@@ -102,7 +102,7 @@ class MoE(torch.nn.Module):
 
     @property
     def exchange(self):
-        """The exchange of the next call, which layers of equal settings share."""
+        """The exchange of the next call. Layers with equal settings share it."""
         if self._shared is None:
             raise ferry.InvalidArgument("MoE: this layer was loaded from a file and has no ranks: call join(group)")
         return self._shared.exchange
@@ -115,7 +115,7 @@ class MoE(torch.nn.Module):
         return copied
 
     def __getstate__(self):
-        """Of torch.save: the experts with plain tensors, those of this rank."""
+        """Returns the state for torch.save, in which the experts of this rank have plain tensors."""
         state = {**self.__dict__, "group": None, "mesh": None, "_shared": None, "balancer": None}
         if isinstance(self.experts, torch.nn.Module):
             state["_modules"] = {**self._modules, "experts": expert_mesh.plain(self.experts)}
@@ -169,8 +169,8 @@ class MoE(torch.nn.Module):
 
     @uncompiled
     def forward(self, tokens, topk_ids, topk_weights, active_ranks=None):
-        """tokens [.., H], ids [.., K], weights [.., K] -> [.., H] of the tokens' dtype, within torch.autocast of its
-        dtype; active_ranks as for moe()."""
+        """Computes the layer for tokens [.., H], ids [.., K] and weights [.., K]. Returns [.., H] in the dtype of the
+        tokens, or within torch.autocast in its dtype. active_ranks is that of moe(). Collective."""
         expert_mesh.check_wrapped(self)
         if torch.is_tensor(tokens) and tokens.dtype in _ROWS:
             if torch.is_autocast_enabled("cpu"):
@@ -181,8 +181,8 @@ class MoE(torch.nn.Module):
                    overlap=self.overlap, balancer=self.balancer, active_ranks=active_ranks)
 
     def _change_to(self, dtype):
-        """The next exchange is one of this dtype. Collective where it is another than before: a rank that stays gets
-        PeerRejected, and this rank ferry.Mismatch."""
+        """Makes the exchange of the next call one of this dtype. If that is another dtype than before, the call is
+        collective: a rank that keeps its dtype raises PeerRejected, and this rank ferry.Mismatch."""
         before = self.exchange
         if before.config["dtype"] == str(dtype).rpartition(".")[2]:
             return

@@ -1,4 +1,4 @@
-"""moe(): dispatch, experts, combine in one call, with gradients, in one or two batches.
+"""moe() makes dispatch, experts and combine in one call, with gradients, in one or two batches.
 
 T tokens of this rank, H hidden, K top-k, N rows received. Without gradients the schedule is ferry::Layer's (src/layer),
 with them the calls are those of ferry.torch.linear or ferry.torch.batches.
@@ -92,8 +92,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
 
 
 def _dense_rows(tokens, topk_ids, topk_weights):
-    """The tensors [T, ..] as dispatch takes them, and the shape of the tokens: rows of tokens may have a pitch,
-    elements of a row may not."""
+    """Returns the three tensors [T, ..] in the form that dispatch takes, and the shape of the tokens. Rows of tokens
+    may have a pitch; the elements of a row are contiguous."""
     for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
         if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
             raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
@@ -108,7 +108,7 @@ def _dense_rows(tokens, topk_ids, topk_weights):
 
 
 def _flat(tensor):
-    """[.., n] as [rows, n]; a tensor without dimensions is refused by the exchange."""
+    """Returns a tensor [.., n] as [rows, n]. A tensor without dimensions is unchanged; the exchange refuses it."""
     if tensor.dim() == 2 or tensor.dim() == 0:
         return tensor
     return tensor.unsqueeze(0) if tensor.dim() == 1 else tensor.flatten(0, -2)
@@ -122,7 +122,8 @@ def _ranks(active_ranks):
 
 
 def _routing(group, config, active):
-    """More arguments of a dispatch: the active ranks, and the replica of each expert that this rank's tokens go to."""
+    """Returns more arguments of a dispatch: the active ranks, and for each expert the replica that gets the tokens of
+    this rank."""
     by_table = config["replicas"] and config["replica_choice"] == "by_table"
     if not by_table and active is not None and len(active) < group.size:
         raise ferry.InvalidArgument(f"moe: active_ranks {active} of {group.size} ranks need an exchange with the "
@@ -132,12 +133,12 @@ def _routing(group, config, active):
 
 
 def _returned(rows, counts, out=None):
-    """The experts of a rank that is not active, for its graph: no row comes."""
+    """Replaces the experts on a rank that is not active. It receives no rows, and its graph has the same calls."""
     return rows
 
 
 def _in_one(exchange, tokens, topk_ids, topk_weights, experts, routing):
-    """The result and the handle of the three calls, with gradients."""
+    """Makes dispatch, experts and combine with gradients. Returns (the result, a list with the handle)."""
     received = linear.dispatch(exchange, tokens, topk_ids, **routing)
     counts = received.handle.tokens_per_expert.tolist()
     refuse = partial(exchange.refuse_combine, active_ranks=routing["active_ranks"])
@@ -147,7 +148,7 @@ def _in_one(exchange, tokens, topk_ids, topk_weights, experts, routing):
 
 
 def _check(config):
-    """Raises on all ranks, which have the same config."""
+    """Raises InvalidArgument for a config that moe() does not support. All ranks have the same config, so all raise."""
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")

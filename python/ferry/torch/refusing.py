@@ -1,4 +1,4 @@
-"""Refusing: a front that cannot make a collective call sends a refusal to the other ranks."""
+"""Refusing sends a refusal to the other ranks when a front cannot make a collective call."""
 
 from ferry.errors import Error
 from ferry.torch.turns import take

@@ -1,4 +1,4 @@
-"""Rows of a dispatch as tensors: dense, zero where they hold no token, and scaled by their weights.
+"""Makes rows of a dispatch contiguous, writes zeros to rows without a token, and multiplies rows by their weights.
 
 N rows of this rank, H hidden."""
 
@@ -6,17 +6,17 @@ import torch
 
 
 def dense(tensor):
-    """The tensor, contiguous: a gradient is often one number, expanded. Another object is returned unchanged, so that
-    the exchange refuses it on all ranks."""
+    """Returns the tensor as a contiguous one: a gradient is often one number that is expanded. Any other object is
+    returned unchanged, so that the exchange refuses it on all ranks."""
     return tensor.contiguous() if torch.is_tensor(tensor) else tensor
 
 
 def scale_and_dot(rows, grads, weights, scaled, dots):
-    """scaled [N, H] = weights [N, 1] * grads, and dots [N] of rows and grads, in float32. A result that is None
-    is not computed.
+    """Computes scaled [N, H] = weights [N, 1] * grads, and dots [N], the dot products of rows and grads, in float32. A
+    result that is None is not computed.
 
-    Block by block, small enough for a core's cache: float32 copies of all rows took five times as long as the exchange.
-    On a device the blocks bound the memory of the copies.
+    It works on blocks of rows that fit in the cache of a core: float32 copies of all rows took five times as long as
+    the exchange. On a device the blocks bound the memory of the copies.
     """
     block = max(1, 2 ** (26 if grads.is_cuda else 16) // max(1, grads.shape[-1]))
     for begin in range(0, len(grads), block):
@@ -29,8 +29,8 @@ def scale_and_dot(rows, grads, weights, scaled, dots):
 
 
 def zero_gaps(exchange, handle, arrays):
-    """Writes zeros behind the rows of each expert, where values are undefined: a NaN there would make the gradient of a
-    parameter NaN, although the true one is 0."""
+    """Writes zeros to the undefined rows after those of each expert. A NaN there would make the gradient of a parameter
+    NaN, although the true gradient is 0."""
     if arrays[0].is_cuda:
         return _zero_gaps_on_device(exchange.config, handle, arrays)
     if exchange.config["layout"] == "rank_major" or exchange.config["zero_gaps"]:
@@ -57,7 +57,7 @@ def _zero_gaps_on_device(config, handle, arrays):
 
 
 def gaps_of(handle, num_rows):
-    """bool [num_rows]: rows that hold no token."""
+    """Returns bool [num_rows]: True for rows that hold no token."""
     offsets, counts, of_ranks = handle.expert_offsets, handle.tokens_per_expert, handle.running_rows_per_rank
     row = torch.arange(num_rows, device=counts.device)
     if len(of_ranks) > 0:  # rank_major

@@ -1,5 +1,5 @@
-"""Exchanges that layers share: the layers of one group with equal settings make their calls in one exchange, since they
-make them one after the other. It lives as long as a layer holds it. Calls ferry.Group."""
+"""Exchanges that layers share. The layers of one group with equal settings use one exchange, since they make their
+calls one after the other. The exchange lives as long as a layer refers to it. Calls ferry.Group."""
 
 import hashlib
 import weakref
@@ -9,7 +9,7 @@ _held: "weakref.WeakValueDictionary[tuple[int, str], Shared]" = weakref.WeakValu
 
 
 class Shared:
-    """An exchange, and the group that it is of."""
+    """An exchange and its group."""
 
     def __init__(self, group, settings):
         self.group, self.exchange = group, group.exchange(**settings)
