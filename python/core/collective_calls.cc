@@ -22,8 +22,8 @@ using Counts = std::vector<std::int64_t>;
 // No element that a tensor may have is longer, so that counts of bytes fit 64 bits too.
 constexpr std::int64_t kMostBytesEach = 1024;
 
-// Elements that travel: those of the DataType, or of a type that ferry does not know, such as
-// complex numbers, as so many bytes each.
+// The elements of a message: those of the DataType, or single bytes for a type that ferry does not
+// know, such as complex numbers.
 struct Buffer {
   Tensor tensor;
   DataType dtype = DataType::kBytes;

@@ -10,7 +10,7 @@ namespace ferry::python {
 // Throws Error(kInvalidArgument) that names the keyword, its value and the limits.
 ExchangeConfig read_config(const nanobind::kwargs& keywords);
 
-// The same settings as a dict.
+// Returns the settings of a configuration as a dict.
 nanobind::dict write_config(const ExchangeConfig& config);
 
 }  // namespace ferry::python

@@ -157,7 +157,8 @@ void plain(PyCudaExchange& self) {
   run(self, [](cuda::Exchange& exchange) { return (exchange.*call)(); });
 }
 
-// Ok for the refusal itself, for which the caller has a better text; other errors stay.
+// Returns ok for the error of the refusal itself, for which the caller has a better text, and any
+// other error unchanged.
 Status what_broke(Status status) {
   return status.code() == Code::kInvalidArgument ? Status() : std::move(status);
 }

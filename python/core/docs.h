@@ -4,22 +4,23 @@
 namespace ferry::python {
 
 inline constexpr const char* kDispatchDoc =
-    R"(Sends each token to the ranks of its experts; returns the ferry.Received rows of this rank.
+    R"(Sends each token to the ranks of its experts, and returns the rows that this rank
+receives, as ferry.Received.
 
 tokens: [T, H] of the exchange's dtype; rows may have a pitch.
 topk_ids: int32 or int64 [T, K]; -1: not sent.
-topk_weights: float32 [T, K], travel with the rows.
-handle: a cached dispatch, the same routing without ids.
+topk_weights: float32 [T, K], sent with the rows.
+handle: of an earlier dispatch, whose routing is used again; topk_ids is not given then.
 token_mask [T], topk_mask [T, K]: bool or uint8; false: not sent.
 scales: float32 [1 or experts, 1 or H], smooth scales of wire "int8", scales of "int8_static".
-token_scales: [T, n], scale_bytes in each row, travel as they are.
+token_scales: [T, n], scale_bytes in each row, sent unchanged.
 replica_table: int32 [logical experts], the instance that this rank's tokens go to.
 active_ranks: the ranks that take part. Their order numbers them as sources, and is that of sums
     over ranks.
 deadline: seconds of every wait; None: the deadline of the group.
 
-Collective. A refused call raises ferry.InvalidArgument here and ferry.PeerRejected on the other
-ranks, and the group goes on.)";
+Collective. A refused call raises ferry.InvalidArgument on this rank and ferry.PeerRejected on the
+other ranks; the group can be used after that.)";
 
 inline constexpr const char* kCombineDoc =
     R"(Returns expert rows to their sources and sums them: out[t] = biases + sum over k of
@@ -32,7 +33,8 @@ expert_rows: [handle.num_rows, H'] in dispatch order (padded: [L, C, H']), read 
 handle: of the dispatch.
 topk_weights: float32 [T, K]; None: plain sum.
 bias: one or two [T, H'] of out's dtype.
-row_weights: float32 [N] (rank_major [N, K]), return to their sources in out_topk_weights [T, K].
+row_weights: float32 [N] (rank_major [N, K]), sent back to their sources, which write them to
+    out_topk_weights [T, K].
 out: [T, H'], written and returned; made like expert_rows, of out_dtype, when None.
 dispatched: a dict of the arguments of dispatch, in place of a handle, and for copy and constant
     experts.
@@ -53,16 +55,16 @@ deadline: seconds that a call may wait; None: the deadline of the group.
 window_bytes: the memory of each rank through which its data pass, in chunks; equal on all ranks.
 
 Arrays have any shape and are taken as their elements in memory order. Counts are in elements, a
-list of one for each rank. Elements of any type travel; bf16, fp16, float32, float64, integers and
-bool can be reduced. op: "sum", "avg" (floating-point), "product", "min", "max", and for integers
-"band", "bor", "bxor"; the sum of bools is "bor". Ranks are reduced in ascending order, bf16 and
-fp16 in float32 and rounded once (docs/numerics.md). deadline of a call: seconds; None: that of the
-object.
+list of one for each rank. Elements of any type can be moved; bf16, fp16, float32, float64, integers
+and bool can be reduced. op: "sum", "avg" (floating-point), "product", "min", "max", and for
+integers "band", "bor", "bxor"; the sum of bools is "bor". Ranks are reduced in ascending order,
+bf16 and fp16 in float32 and rounded once (docs/numerics.md). deadline of a call: seconds; None:
+that of the object.
 
 Making it and all calls except send, recv and close are collective: every rank makes the same calls
 in the same order, one at a time. ferry.InvalidArgument for an argument that is refused, and
 ferry.PeerRejected on the other ranks; ferry.Mismatch on all ranks when their calls differ, naming
-the ranks and values; the group goes on after each. ferry.PeerLost, ferry.Timeout: the group is
+the ranks and values; the group can be used after each. ferry.PeerLost, ferry.Timeout: the group is
 broken.)";
 
 }  // namespace ferry::python

@@ -39,7 +39,7 @@ Element element_of(DataType type) noexcept;
 
 // The name of a dtype: "bfloat16", torch.bfloat16, numpy.float32, numpy.dtype("float32"), ...
 Element element_named(nb::handle dtype);
-// The same; throws Error(kInvalidArgument) for a type that ferry does not know.
+// As above, but throws Error(kInvalidArgument) for a type that ferry does not know.
 Element element_from_object(nb::handle dtype);
 
 }  // namespace ferry::python

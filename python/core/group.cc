@@ -64,7 +64,8 @@ PyGroup connect(const std::string& address, int rank, int size, const std::strin
   });
 }
 
-// `gather`: bytes of this rank -> list of the bytes of all ranks, in rank order.
+// `gather` takes the bytes of this rank and returns the list of the bytes of all ranks, in rank
+// order.
 PyGroup from_all_gather(int rank, int size, const nb::callable& gather, const std::string& name,
                         double deadline, const std::string& topology) {
   const AllGather call = [&](const void* mine, void* all, std::size_t bytes) {
@@ -151,8 +152,8 @@ Group& PyGroup::get() const {
 
 namespace {
 
-// Leaves without the GIL, because other ranks of this process may need the interpreter until they
-// learn that this rank departs.
+// Leaves the group without the GIL, because other ranks of this process may need the interpreter
+// until they find that this rank has departed.
 void destroy(const PyGroup& self) {
   if (!self.kept->mine()) return;
   Group leaving = std::exchange(self.get(), Group());
