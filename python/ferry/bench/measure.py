@@ -17,15 +17,15 @@ from .places import flags_now_ns
 RUN_LIMIT_S = 900
 FOLDER = "@folder@"  # in a command: a folder that exists during the run
 DISTURBED = 0.06     # part of all processors that other programs may use during a run
-SPEEDS_APART = 1.25  # as `ferry bench` has it: the same traffic takes so much longer only where the memory is slower
-ATTEMPTS = 3         # of a run that others disturbed
+SPEEDS_APART = 1.25  # as in `ferry bench`: times of the same traffic differ by this factor only if memory is slower
+ATTEMPTS = 3         # how often a run is made if other programs disturb it
 
 
 @dataclass
 class Job:
-    section: str  # "shapes" or another table
-    case: list    # the numbers that name it within the section
-    program: str  # what is compared within the case
+    section: str  # the table: "shapes" or another one
+    case: list    # the numbers that identify the case within the section
+    program: str  # the program, one of those that are compared for the case
     command: List[str]
     environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's
 

@@ -25,7 +25,7 @@ class ProgramError(RuntimeError):
 @dataclass(frozen=True)
 class Program:
     name: str     # as tables and pictures show it
-    kind: str     # "native", or what rank.py calls it
+    kind: str     # "native", or the name of the program in rank.py
     environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's, for its ranks only
 
 

@@ -201,7 +201,7 @@ def _fill_metadata(metadata, sources, tokens, state):
 
 def _fill_slots(slots, call, num_ranks):
     ids = call.topk_idx.numpy()
-    owner = owners(call.num_experts, num_ranks)[ids + 1]  # num_ranks: not sent
+    owner = owners(call.num_experts, num_ranks)[ids + 1]  # num_ranks for an entry that is not sent
     goes_to = owner[:, :, None] == np.arange(num_ranks)
     before = np.cumsum(goes_to.any(axis=1), axis=0) - 1
     slots[...] = -1

@@ -74,7 +74,7 @@ class EventOverlap:
             self.current_stream_wait(release_handle=release)
 
 
-_HAPPENED = EventHandle.__new__(EventHandle)  # no moment of a stream
+_HAPPENED = EventHandle.__new__(EventHandle)  # without a torch event, so a wait returns at once
 
 
 def overlap():

@@ -8,7 +8,7 @@ from ferry.deep_ep.layout import CPU, describe, name_of
 from ferry.errors import InvalidArgument
 
 FLOATS = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
-_PACK_BYTES = 4  # what column-major scales consist of
+_PACK_BYTES = 4  # bytes of one column-major scale
 
 
 class Rows:
