@@ -32,9 +32,9 @@ class Exchanges:
     def __init__(self, group, make=None):
         self.group = group
         self._make = make or group.exchange
-        self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
-        self.meeting = None  # of the last dispatch that ranks agreed on: where those of dispatch_again begin
-        self._terms = ()  # of the last dispatch_again that gave any
+        self.last = None  # the exchange of the last dispatch that returned a new handle; its caller sets it
+        self.meeting = None  # the exchange of the last agreed dispatch, in which dispatch_again() begins
+        self._terms = ()  # the terms of the last dispatch_again() that had any
         self.by_call = {}  # exchanges of hold() that cannot be outgrown, by the key that finds them without a meeting
         self._by_config = {}
         self._described = {}

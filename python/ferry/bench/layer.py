@@ -160,7 +160,7 @@ def play(group, options, folder=None):
             for which in options.passes:
                 names = list(ways.calls)
                 times = {name: [] for name in names}
-                for turn in range(options.rounds + 1):  # the first ones warm up
+                for turn in range(options.rounds + 1):  # the first turn is not used
                     for name in random.Random(turn).sample(names, len(names)):  # the same order on all ranks
                         times[name].append(ways.time(name, num_tokens, which))
                 medians = {name: statistics.median(each[1:]) * 1e3 for name, each in times.items()}

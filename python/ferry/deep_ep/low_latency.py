@@ -31,9 +31,9 @@ class LowLatency:
     be used after that.
     """
 
-    _masked = frozenset()  # ranks left out
-    _last_low_latency = None  # exchange of the last dispatch
-    _combined_by_logfmt = False  # the last combine
+    _masked = frozenset()  # the masked ranks
+    _last_low_latency = None  # the exchange of the last dispatch
+    _combined_by_logfmt = False  # whether the last combine had use_logfmt
 
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,

@@ -156,8 +156,9 @@ class Local:
 
 
 def on_local_tensors(experts, scale=None):
-    """The experts; those of a module whose tensors are DTensors, or whose gradients are scaled, as Local, found anew in
-    each call of the layer. scale: None is 1 / R of DTensors over R ranks, and 1 of plain tensors."""
+    """Returns the experts, or a Local of them if they are a module whose tensors are DTensors or whose gradients are
+    scaled. Each call of the layer calls it again. `scale` None means 1 / R for DTensors over R ranks, and 1 for plain
+    tensors."""
     if not isinstance(experts, torch.nn.Module):
         return experts
     meshes = [tensor.device_mesh for _, tensor in _named(experts) if is_sharded(tensor)]

@@ -8,7 +8,7 @@ import ferry
 from ferry.errors import InvalidArgument
 from ferry.torch_npu.groups import register_group
 
-_names = {}  # of a process group -> the name that was registered
+_names = {}  # torch's name of a process group -> the name that was registered
 
 
 def install():

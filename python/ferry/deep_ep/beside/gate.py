@@ -3,7 +3,7 @@
 import torch
 
 _LEAST_SCORE_OF_A_CHOICE = 0.9
-_NEAR = 0.03  # of the ratio
+_NEAR = 0.03  # how far the ratio may be from the wanted one, as a part of it
 
 
 def _ranks_of_random_choices(num_tokens, num_experts, num_ranks, num_topk):
