@@ -79,7 +79,8 @@ TEST_P(SeveralExchanges, OneAfterTheOther) {
   });
 }
 
-// The rows do not fit the private caches, so the first exchange tries both kinds of stores.
+// The rows do not fit the private caches, so the first exchange tries both kinds of stores; between
+// nodes none does.
 TEST_P(SeveralExchanges, ALaterOneTriesNoStores) {
   constexpr int kRanks = 5;
   constexpr std::int64_t kTokens = 64, kTopK = 8, kRows = kRanks * kTokens * kTopK;
@@ -109,7 +110,9 @@ TEST_P(SeveralExchanges, ALaterOneTriesNoStores) {
     };
     Exchange first(group, config), second(group, config);
     const int trials = count_trials(first, 2 * 16 + 1);
-    require(learned ? trials == 0 : trials == 16 || trials == 32, fmt::format("{} trials", trials));
+    const bool one_node = group.topology().num_nodes() == 1;
+    require(learned || !one_node ? trials == 0 : trials == 16 || trials == 32,
+            fmt::format("{} trials", trials));
     require(count_trials(second, 1) == 0, "the second exchange tries stores");
   });
 }
