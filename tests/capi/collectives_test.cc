@@ -183,7 +183,8 @@ TEST(CapiCollectives, Messages) {
 TEST(CapiCollectives, ARefusalOfOneRankReachesTheOthers) {
   on_ranks(kMembers, [](ferry_group* group) {
     Pair pair(group);
-    float data[4] = {};
+    std::vector<float> memory(static_cast<std::size_t>(pair.sum));
+    float* const data = memory.data();
     const auto refused = [&](auto change, const char* text) {
       auto args = pair.args(data, data);
       args.count = 4;
