@@ -1,5 +1,5 @@
-// The public Exchange and Handle: what may throw inside becomes a Status, and what is missing is
-// said.
+// The public Exchange and Handle. They turn exceptions of the implementation into a Status, and
+// return an error where an Exchange has no state.
 #include "ferry/exchange.h"
 
 #include "exchange/public_calls.h"
@@ -50,7 +50,7 @@ Status Exchange::combine_recv(Operation operation) noexcept {
 }
 
 Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept {
-  received.release();  // its buffer is the warmest one for the new rows
+  received.release();  // so that the new rows go to its buffer, which the caches may still hold
   return guarded(state_, [&](ExchangeState& state) {
     Operation operation;
     const Status status = state.dispatch_send(args, operation);

@@ -1,5 +1,5 @@
-// The operations of an exchange, in halves: each takes its number, is sent or refused, and is kept
-// until its receive half. Part of ExchangeState.
+// Part of ExchangeState: the send and receive halves of operations. A send half takes a number and
+// is carried out or refused; the operation is then kept until its receive half.
 #include <memory>
 #include <utility>
 

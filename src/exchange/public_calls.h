@@ -1,5 +1,5 @@
-// How public calls of the data plane begin and end: the state is there, and no exception leaves
-// them.
+// Wrappers for the public calls of the data plane: they check that the object has a state, and let
+// no exception through.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ State& made(const std::shared_ptr<State>& state) {
   return *state;
 }
 
-// What `call` returns. What it throws, such as memory refused inside it, is an error of this rank
-// like any other.
+// Returns the status of `call`. An exception that `call` throws, such as std::bad_alloc, becomes an
+// error of this rank.
 template <typename Call>
 Status caught(const Call& call) noexcept {
   try {

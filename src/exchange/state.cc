@@ -25,8 +25,8 @@ WindowView share_window(GroupState& group, const Setup& setup, const Deadline& b
           group.local_ranks()};
 }
 
-// This rank's flags, records and row lists, the sums that are made for it, and the flags and
-// records of the ranks of other nodes that it serves.
+// Backs with memory: this rank's flags, records and row lists, the sums that other ranks write for
+// it, and the flags and records of the ranks of other nodes that it serves. False: no memory.
 bool back_control(const Setup& setup, const WindowView& view, const Ways& ways) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     if (peer != setup.rank && !ways.serves(peer)) continue;
@@ -49,7 +49,8 @@ Error no_memory(const Setup& setup) {
                   setup.config.hidden, setup.num_ranks, available_memory()));
 }
 
-// The pages of other ranks that this one reads or writes, so that the first operations need not.
+// Maps the pages of all ranks that this rank reads or writes, so that the first operations take no
+// page faults there.
 void map_in(const Setup& setup, const WindowView& view, int buffer) {
   const WindowLayout& layout = setup.layout;
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
@@ -70,8 +71,8 @@ std::string text_of(const ExchangeConfig& config) {
   return text;
 }
 
-// Between nodes a rank packs rows into messages, and other ranks store them: the time that a rank
-// takes says nothing about stores, so there it does not learn from it.
+// Between nodes a rank packs rows into messages, and other ranks store them. The time of a send
+// then says nothing about the kind of stores, so no choice is learned from it.
 StoreChoice choose_stores(const GroupState& group) {
   const unsigned processors = std::max(1U, std::thread::hardware_concurrency());
   const std::uint64_t of_ranks = std::min<std::uint64_t>(group.size(), processors);
@@ -93,7 +94,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   std::shared_ptr<Pool> pool;
   std::shared_ptr<WorkerPool> workers;
   int first = 0;
-  // After this all ranks have what they need, or all throw. Nobody sends a message before that.
+  // After this call either all ranks have their parts of the exchange, or all throw. No rank sends
+  // a message of the exchange before.
   make_alike(*group, by, [&] {
     ways.emplace(*group, setup, view);  // first: all ranks number their channels in the same order
     pool = std::make_shared<Pool>(view.segment, setup.layout, view.local_ranks[setup.rank]);
@@ -212,7 +214,7 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   return {};
 }
 
-// Ranks of other nodes send messages when they have read rows.
+// Calls progress() first: ranks of other nodes send a message when they have read rows.
 Status ExchangeState::may_write(const void* rows, bool& may) {
   parts_.group->progress();
   if (Status verdict = parts_.group->verdict(); !verdict.ok()) return verdict;

@@ -1,7 +1,7 @@
-// ExchangeState: the inside of an Exchange. Makes it with all ranks together, owns its parts, and
-// keeps what outlives an operation.
-//   state.cc       making it, ending it, window memory for outputs
-//   operations.cc  numbers, sends, keeps and collects a Dispatch or a Combine
+// ExchangeState: the implementation of Exchange. All ranks construct it together. It owns the parts
+// of the exchange, and the times and counts that outlive an operation.
+//   state.cc       construction, destruction, window memory for outputs
+//   operations.cc  the send and receive halves of a Dispatch or a Combine
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,18 @@ namespace ferry::internal {
 
 class ExchangeState {
  public:
-  // Collective. Throws on all ranks together (agreement.h), or when memory is refused.
+  // Collective. If one rank cannot make its part, the constructor throws on all ranks
+  // (agreement.h).
   ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config);
   ~ExchangeState();
   ExchangeState(const ExchangeState&) = delete;
   ExchangeState& operator=(const ExchangeState&) = delete;
 
   GroupState& group() const noexcept { return *parts_.group; }
-  // Before a receive half that is a call of its own.
+  // Call before a receive half that is a call of its own: it restarts the deadline.
   void begin_receive(Operation operation) noexcept { parts_.protocol.begin_receive(operation); }
-  // After a receive half: what onlookers see (Counter).
+  // Call after a receive half: adds the statistics of the exchange to the counters of the group,
+  // which metrics show (Counter).
   void count() noexcept;
   Status dispatch_send(const DispatchArgs& args, Operation& operation);
   Status dispatch_recv(Operation operation, Received& received);
@@ -55,7 +57,7 @@ class ExchangeState {
  private:
   ExchangeParts parts_;
   OperationTimes dispatch_times_, combine_times_;
-  ExchangeStats counted_ = {};  // what onlookers see already
+  ExchangeStats counted_ = {};  // statistics that count() has added to the group's counters
   std::uint64_t counted_window_bytes_ = 0;
 };
 

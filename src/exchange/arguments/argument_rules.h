@@ -18,22 +18,23 @@ namespace ferry::internal {
 
 // Tokens and scales.
 Status check_dispatch(const Setup& setup, const DispatchArgs& args);
-// With a cached handle.
+// Arguments of a dispatch with a cached handle.
 Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchArgs& args);
-// Without: a route that knows to which experts this rank's tokens go, and no slots yet.
+// For a dispatch without a cached handle: checks the top-k ids, and makes a route that has the
+// experts of this rank's tokens, and no slots yet.
 Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
                   std::shared_ptr<Route>& route);
 
-// What needs no routing.
+// The arguments of a combine that can be checked without a route.
 Status check_combine(const Setup& setup, const CombineArgs& args);
-// With a handle, and without.
+// A combine with a handle, and one without (CombineArgs::dispatched).
 Status check_combine_handle(const Setup& setup, const CombineArgs& args);
 Status check_dispatched(const Setup& setup, const CombineArgs& args);
-// Weights, special experts, results.
+// Weights, special experts and results of a combine.
 Status check_combine_routed(const Setup& setup, const CombineArgs& args, const Route& route);
 
-// Addresses in this rank's window: rows that are given lie in none of its released buffers, results
-// not in the window at all.
+// Addresses in this rank's window: rows that the caller gives must not lie in a released buffer,
+// and results must not lie in the window at all.
 Status check_window(const Pool& pool, int rank, const DispatchArgs& args);
 Status check_window(const Pool& pool, int rank, const CombineArgs& args, const Route& route);
 

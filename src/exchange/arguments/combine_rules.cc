@@ -1,4 +1,4 @@
-// What a combine may be.
+// Limits on the arguments of a combine.
 #include <cmath>
 
 #include "exchange/arguments/argument_rules.h"
@@ -19,7 +19,7 @@ bool overlap(Bytes a, Bytes b) {
   return a.data && b.data && first < second + b.length && second < first + a.length;
 }
 
-// kRankMajor: the caller weighted its rows, only special experts are weighted here.
+// With kRankMajor the caller has weighted its rows, so topk_weights are for special experts only.
 Status check_weights(const Setup& setup, const CombineArgs& args, const Route& route) {
   if (!args.topk_weights) return {};
   if (setup.rank_major() && setup.config.special.copy + setup.config.special.constant == 0) {
@@ -40,7 +40,7 @@ Status check_weights(const Setup& setup, const CombineArgs& args, const Route& r
   return {};
 }
 
-// Copies and constants are made from the tokens that dispatch was given.
+// Copy and constant experts compute from the tokens that were dispatched.
 Status check_special(const Setup& setup, const CombineArgs& args, const Route& route) {
   if (setup.config.special.copy + setup.config.special.constant == 0) return {};
   const std::int32_t first_copy = kFirstSpecial - setup.config.special.zero;
@@ -71,7 +71,8 @@ Status check_special(const Setup& setup, const CombineArgs& args, const Route& r
   return {};
 }
 
-// Results overlap nothing that is read, except inputs of their own shape, which they may replace.
+// A result must not overlap an input. An exception is an input of the same shape: the result may
+// lie in exactly the same memory and replace it.
 Status check_out(const Setup& setup, const CombineArgs& args, const Route& route) {
   const Rows& rows = args.expert_rows;
   const std::size_t out_row = rows.hidden * element_bytes(args.out_dtype);
@@ -128,7 +129,6 @@ Status check_buffers(const Setup& setup, const CombineArgs& args, const Route& r
 
 }  // namespace
 
-// What does not need the routing.
 Status check_combine(const Setup& setup, const CombineArgs& args) {
   const Rows& rows = args.expert_rows;
   if (rows.dtype > DataType::kFp32)

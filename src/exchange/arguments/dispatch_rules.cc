@@ -1,4 +1,4 @@
-// What a dispatch may be.
+// Limits on the tokens, scales and cached handle of a dispatch.
 #include <fmt/ranges.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// The refusal of an argument rule: kInvalidArgument by one rank, with a formatted text.
+// The Status of an argument rule that refuses: kInvalidArgument, with a formatted text and this
+// rank as the culprit.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The top-k ids of a call as the columns of a route: experts, their replicas, shared and special
-// experts: for a dispatch, and for a combine without a handle.
+// Turns the top-k ids of a dispatch, or of a combine without a handle, into the columns of a route:
+// routed experts, replicas, shared and special experts.
 #include <cmath>
 
 #include "base/limits.h"
@@ -50,7 +50,7 @@ Status check_ids(const Setup& setup, const DispatchArgs& args) {
   return check_replica_table(setup, args);
 }
 
-// The column of an expert's id: a column, or -1 when its owner does not take part.
+// The column of the id of a routed expert; -1: the rank that holds the expert does not take part.
 std::int32_t column_of(const Setup& setup, const DispatchArgs& args, const ActiveSet& active,
                        TokenId at) noexcept {
   std::int32_t column = at.id;
@@ -101,7 +101,6 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
 
 }  // namespace
 
-// A route that knows which experts this rank's tokens go to, and no slots yet.
 Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
                   std::shared_ptr<Route>& route) {
   if (Status status = check_ids(setup, args); !status.ok()) return status;

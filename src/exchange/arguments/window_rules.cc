@@ -1,4 +1,4 @@
-// Which addresses of this rank's own window a call may name.
+// Checks of addresses in this rank's own window.
 #include "exchange/arguments/argument_rules.h"
 #include "exchange/arguments/refusal.h"
 
@@ -6,7 +6,7 @@ namespace ferry::internal {
 
 namespace {
 
-// True for rows in a part of the window that no view keeps.
+// True if the rows lie in the window, but not in a buffer that a view keeps alive.
 bool released(const Pool& pool, const Rows& rows) noexcept {
   if (rows.num_rows == 0) return false;
   const Pool::Found found = pool.find(rows.data, extent_of(rows));

@@ -1,5 +1,5 @@
-// Operations between their halves and at their end: receive halves are finished in order, and what
-// this rank has read is published. Part of Protocol.
+// Part of Protocol: operations between their halves and at their end. It finishes receive halves in
+// order, and publishes in read_through which operations this rank has finished.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ Status Protocol::finish(InFlight& operation) {
   return *operation.outcome_;
 }
 
-// Marks an operation finished here, whatever its outcome, and raises read_through over the finished
-// prefix.
+// Marks an operation as finished on this rank, whatever its outcome, and raises read_through to the
+// last operation up to which all are finished.
 void Protocol::conclude(const Issued& issued) {
   const std::uint64_t number = issued.number;
   ControlFlags& mine = view_.control(setup_.rank);
@@ -54,16 +54,17 @@ void Protocol::conclude(const Issued& issued) {
   read_through_ = through;
   raise(mine.read_through, through);
   group_.ring();
-  // The record of this rank's next operation says that the last dispatch has ended. Nobody waits
-  // for it earlier, except for a moment when this rank is left out of the next one
-  // (let_last_set_finish).
+  // After the last dispatch no message is sent: the message of this rank's next operation brings
+  // read_through. No rank waits for it earlier, except for a short time when the next operation
+  // leaves this rank out (let_last_set_finish).
   const bool sent_later =
       takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
   if (!sent_later) ways_.send_read_through(number);
 }
 
-// The end of a call: what others wait for has left this rank, which may go on to something else. A
-// rank that is left out waits for nobody, so it only gives the network a turn.
+// Ends a call: waits until the messages that others wait for have been sent, since this rank may
+// not call ferry again for a while. A rank that is left out waits for no rank, so it only calls
+// progress().
 Status Protocol::leave(const Issued& issued, const Status& status) {
   if (ways_.none() || !status.group_usable()) return status;
   if (!issued.active->contains_me()) {
@@ -74,7 +75,7 @@ Status Protocol::leave(const Issued& issued, const Status& status) {
   return status.ok() || !left.group_usable() ? left : status;
 }
 
-// It counts the operation, so that it can come back.
+// The operation is counted as finished, so that the numbers of this rank stay those of the others.
 void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
   FERRY_CHECK(operation->number(), ==, issued_);
   operation->outcome_ = Status{};
@@ -100,8 +101,8 @@ bool Protocol::delivered(const Issued& issued, int peer) const noexcept {
   const ControlFlags& theirs = view_.control(peer);
   const std::uint64_t delivered = progress_of(issued.number, Stage::kDelivered);
   const bool both_ways = ways_.both(*issued.active) && !view_.here(peer);
-  // Acquire: its rows come before this rank's reads. Partners: publish(), and whoever stores its
-  // rows here.
+  // Acquire: the rows of `peer` are written before this rank reads them. Partners: publish(), and
+  // the rank that stores rows of `peer` in this node.
   return theirs.progress.load(std::memory_order_acquire) >= delivered &&
          (!both_ways || theirs.second_way.load(std::memory_order_acquire) >= delivered);
 }

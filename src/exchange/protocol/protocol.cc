@@ -12,8 +12,8 @@ namespace ferry::internal {
 
 namespace {
 
-// The longest wait for ranks that may make no call any more, and which part of the deadline it may
-// take at most: the ranks that go on wait for this one meanwhile.
+// The longest wait for ranks that may make no more calls. It takes at most 1/kAbsentPart of the
+// remaining deadline, because the other active ranks wait for this rank meanwhile.
 constexpr std::chrono::seconds kAbsentWait{1};
 constexpr int kAbsentPart = 2;
 
@@ -36,7 +36,8 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
       last_set_(setup.everybody) {}
 
 void Protocol::close() noexcept {
-  // It may not have sent its rows: who waits for them must not go on as if they had come.
+  // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
+  // not go on as if they were there.
   if (!group_.usable()) return;
   raise(view_.control(setup_.rank).read_through, kDeparted);
   raise(view_.control(setup_.rank).progress, kDeparted);
@@ -70,16 +71,16 @@ Status Protocol::choose_active(std::span<const int> chosen) {
       return status.ok() ? refusal : status;
     }
   }
-  // At a change every rank finishes its own operations, those that stay out too: others wait for
-  // it.
+  // When the set changes, every rank finishes its own operations, even a rank that the new set
+  // leaves out: other ranks wait for that.
   const bool changed = active_ != last_set_ || last_taken_ + 1 < issued_;
   if (changed) {
     if (Status status = settle(last_taken_); !status.ok()) return status;
   }
   if (!active_->contains_me()) return {};
   if (changed) {
-    // Told over the table that is common from now on: a rank that passed on control messages
-    // before may not take part.
+    // The messages go by the table of the new set: a rank that passed messages on in the last set
+    // may not take part any more.
     ForwardingTable next = ways_.send_set(*active_);
     Status finished = let_last_set_finish(ways_.none() ? nullptr : &next.last_hop);
     if (!finished.ok()) return finished;
@@ -93,8 +94,8 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   return await_readers_of_refusals();
 }
 
-// The caller named ranks that no set can have. Any rank may wait for this one, so the refusal goes
-// to all of them, and this rank waits for nobody.
+// The caller named ranks that are no valid set. Any rank may wait for this one, so the refusal is
+// sent to all ranks, and this rank waits for none.
 Status Protocol::refuse_to_everybody() {
   set_known_ = false;
   active_ = setup_.everybody;
@@ -107,8 +108,10 @@ Status Protocol::refuse_to_everybody() {
   return {};
 }
 
-// An operation that this rank waited for tells it how far the others are. One that it refused alone
-// does not, so the readers of the record that the next ones replace are waited for.
+// The records of operation n replace those of operation n - num_records(). In an operation in which
+// this rank waits for the others, it sees that they have read the older records. In an operation
+// that it refused alone it does not wait, so in the operations that follow it waits for the readers
+// of the record that it is going to replace.
 Status Protocol::await_readers_of_refusals() {
   const std::uint64_t depth = setup_.config.depth;
   const bool may_be_ahead = refused_alone_ > 0 && issued_ <= refused_alone_ + depth;
@@ -169,7 +172,7 @@ Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t 
           .only = &issued.active->waited};
 }
 
-// Flags of all ranks; those of other nodes come by way of a rank of this one.
+// A wait for flags of all ranks. A rank of this node writes the flags of ranks of other nodes here.
 Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
                                std::uint64_t value) noexcept {
   Await await = awaiting(issued, phase, value);
@@ -191,7 +194,7 @@ Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
   return status.ok() && both_ways ? await_second_way(await) : status;
 }
 
-// A rank of another node has delivered once both ways say so.
+// A rank of another node has delivered its rows when the flags of both ways say so.
 Status Protocol::await_second_way(Await await) {
   std::vector<bool> elsewhere(group_.size());
   for (int peer = 0; peer < group_.size(); ++peer) elsewhere[peer] = !view_.here(peer);
@@ -201,7 +204,7 @@ Status Protocol::await_second_way(Await await) {
   return group_.wait(await);
 }
 
-// Until all ranks of the operation have read what was sent through operation `number`.
+// A wait until all ranks of the operation have finished all operations up to `number`.
 Await Protocol::awaiting_reads(const Issued& issued, std::uint64_t number) noexcept {
   Await await = awaiting_flags(issued, "reuse", number);
   await.flags = &view_.control(0).read_through;
@@ -212,11 +215,12 @@ Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) 
   return group_.wait(awaiting_reads(issued, number));
 }
 
-// The ranks that read this rank's records and rows so far are not all among those that keep it from
-// writing over them. Between nodes flags of the new set may also take another way than rows of the
-// last one, and overtake them: so whoever is in both has finished the last one before this rank
-// goes on. One of those left out may be stuck, which may be why, and is not waited for long: it
-// finds that it was lapped when it goes on (lapped).
+// Waits at a change of the active ranks until the ranks of the last set have finished its last
+// operation. Two things need it. First, a rank that only the last set has may still read this
+// rank's records and rows, and later waits do not include it. Second, between nodes flags of the
+// new set may take another path than rows of the last set, and overtake them. Ranks in both sets
+// have the whole deadline. A rank that is left out may be left out because it hangs, so it has only
+// a short time; when it goes on, it finds that it was lapped (lapped).
 Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   const Issued last{.number = issued_, .active = last_set_};
   std::vector<bool> in_both = last_set_->waited;
@@ -255,11 +259,13 @@ std::uint64_t Protocol::min_read_through() const noexcept {
   return least;
 }
 
-// True when a rank went on without this one: it took part with other ranks since, and does so only
-// when this rank has finished the operation or was left behind (let_last_set_finish).
+// True if a rank of the operation went on without this one: it has taken part in a later operation
+// with other ranks. It does so only when this rank has finished the operation, or when it did not
+// wait for this rank any longer (let_last_set_finish).
 bool Protocol::lapped(const Issued& issued) const noexcept {
   return std::ranges::any_of(issued.active->ranks, [&](int peer) {
-    // Acquire is as much as there is to order it after this rank's reads. Partner: choose_active().
+    // Acquire: no stronger order than this can put the load after this rank's reads of rows.
+    // Partner: choose_active().
     return view_.control(peer).set_since.load(std::memory_order_acquire) > issued.number;
   });
 }

@@ -1,5 +1,6 @@
-// What the records of all ranks amount to: whether they agree, who refused, who disagrees with
-// whom. Every rank reads the same records and comes to the same outcome. Part of Protocol.
+// Part of Protocol: the outcome that follows from the records of all ranks: whether they agree,
+// which rank refused, which ranks disagree. Every rank reads the same records, and comes to the
+// same outcome.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,8 +56,8 @@ Status Protocol::examine(const Issued& issued, std::vector<std::uint64_t>* diges
       return destroyed(issued, dispatch ? "counts" : "outputs", peer, "");
     }
     FERRY_CHECK(theirs.terms.kind, !=, OperationKind::kNone);
-    // All ranks are compared, not each with this one: a rank without rows agrees with any, and
-    // would not notice that two others disagree.
+    // All ranks are compared with each other, not with this rank: a rank without rows agrees with
+    // every rank, and would not see that two others disagree.
     const Agreed said = theirs.terms.weights;
     all_agree =
         all_agree && agree(theirs.terms, first) && (said == Agreed::kAny || said == weights);
@@ -79,7 +80,7 @@ Status Protocol::examine(const Issued& issued, std::vector<std::uint64_t>* diges
   return all_agree ? Status{} : name_mismatch(issued);
 }
 
-// Nobody refused, all name the same active ranks, and some skip.
+// The outcome if no rank refused, all name the same active ranks, and some skip.
 Status Protocol::judge_skips(const Issued& issued) const {
   const auto record = [&](int peer) -> const Record& { return view_.record(peer, issued.number); };
   const std::vector<int>& ranks = issued.active->ranks;
@@ -101,8 +102,8 @@ bool Protocol::agrees_with_me(const Issued& issued, int peer) const noexcept {
          agree(theirs.terms, view_.record(setup_.rank, issued.number).terms);
 }
 
-// The culprit is the first rank outside the largest set of ranks that agree. A rank without tokens
-// may agree with all, and says nothing about the others.
+// The culprit is the first rank outside the largest set of ranks that agree. A rank that agrees
+// with all others, such as one without tokens, is not used as the reference.
 Status Protocol::name_mismatch(const Issued& issued) const {
   const std::uint64_t number = issued.number;
   const std::vector<int>& ranks = issued.active->ranks;
@@ -125,8 +126,8 @@ Status Protocol::name_mismatch(const Issued& issued) const {
           other};
 }
 
-// Where not all ranks are active the record of a call names those that are, as far as there is room
-// (new_record).
+// The call of `rank` as text. If not all ranks are active, the record of a call lists the active
+// ones (new_record).
 std::string Protocol::describe(int rank, std::uint64_t number) const {
   const Record& theirs = view_.record(rank, number);
   const Terms& terms = theirs.terms;
@@ -145,7 +146,8 @@ Status Protocol::refuse(const Issued& issued, const Status& why) {
   FERRY_CHECK(why.ok(), ==, false);
   const bool alone = !issued.active->contains_me() || !issued.set_known;
   if (alone) refused_alone_ = issued.number;
-  // Other ranks may wait for this rank, if the set that it named is wrong: they read the refusal.
+  // If the set that this rank named is wrong, other ranks may wait for this rank: they read the
+  // refusal.
   if (!alone || may_write_record(issued)) {
     Record& mine = new_record(issued.number, {.kind = issued.kind});
     mine.status = why.code();
@@ -165,7 +167,8 @@ Status Protocol::refuse(const Issued& issued, const Status& why) {
   return leave(issued, why);
 }
 
-// The record is that of a dispatch without tokens, which any rank sends at once and can wait for.
+// The record is that of a dispatch, which has no tokens. A dispatch is announced before any wait,
+// so other ranks get this record whatever they call.
 Status Protocol::skip(const Issued& issued, std::string_view why, const Digests& digests) {
   Status status;
   if (issued.active->contains_me()) {
@@ -179,15 +182,16 @@ Status Protocol::skip(const Issued& issued, std::string_view why, const Digests&
   return fail(issued, status);
 }
 
-// A combine publishes its record with its outputs, at the last stage.
+// Waits for the records of all ranks. A combine publishes its record with its outputs, at the last
+// stage.
 Status Protocol::await_records(const Issued& issued) {
   const bool dispatch = issued.kind == OperationKind::kDispatch;
   return await(issued, dispatch ? "counts" : "outputs",
                dispatch ? Stage::kAnnounced : Stage::kDelivered);
 }
 
-// A rank that refuses alone writes its record only if no slow rank can still read the one that it
-// replaces. One that may be waited for gives slow ranks some time.
+// A rank that refuses alone writes its record only if no slow rank can still read the record that
+// it replaces. If other ranks may wait for this rank, it waits a short time for slow ranks.
 bool Protocol::may_write_record(const Issued& issued) {
   const std::uint64_t ring = num_records();
   if (min_read_through() + ring >= issued.number) return true;

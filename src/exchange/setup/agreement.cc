@@ -16,10 +16,10 @@ namespace ferry::internal {
 
 namespace {
 
-// While a rank waits in a rendezvous it looks whether one gave up that is not there, and moves
-// messages, by which others learn of that. A rendezvous knows only that a rank went: what the rank
-// said before is worth more, and so is a death on this node, by which the rank that should have
-// passed on what was said may be gone.
+// Runs `meet`, a call of the rendezvous. While this rank waits there, it moves messages between
+// nodes and checks whether the group is broken. If the wait fails, the rendezvous only knows that a
+// connection ended. So an error that a rank reported before is thrown instead; or else a death on
+// this node, since the rank that died may be the one that had to pass the report on.
 template <typename Meet>
 auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
   Status said;
@@ -37,8 +37,8 @@ auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(
   }
 }
 
-// Between nodes all come here first: a rank may still owe others messages of an exchange that it
-// has destroyed, and moves few while it waits in a rendezvous.
+// Between nodes all ranks pass a barrier first: a rank may still have to send messages of an
+// exchange that it has destroyed, and it moves few messages while it waits in a rendezvous.
 std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
   if (!group.one_node()) {
     const std::chrono::nanoseconds left(by.remaining_ns());

@@ -1,5 +1,5 @@
-// How ranks agree to make an exchange: each sends the others the configuration that it would
-// make, or why it refuses, before anything is made.
+// How ranks agree to make an exchange: before anything is made, each rank sends the others its
+// configuration, or the reason why it refuses.
 #pragma once
 
 #include <functional>
@@ -14,25 +14,26 @@
 
 namespace ferry::internal {
 
-// Throws Error unless collective calls are possible.
+// Returns the group. Throws Error if there is none or it is broken.
 GroupState& usable(const std::shared_ptr<GroupState>& group);
 
-// Collective. Runs `make`, which says what this rank made, or throws; then throws on all ranks when
-// one of them did or two differ: Error(kMismatch) names the fields that differ; a refusal is thrown
-// as it is where it was made, as Error(kPeerRejected) elsewhere.
-// `object`: what is made.
+// Collective. Runs `make`, which makes an object and returns its description, or throws. If it
+// throws on one rank, that rank throws its error and all others Error(kPeerRejected). If the
+// descriptions of two ranks differ, all ranks throw Error(kMismatch), which names the fields.
+// `object`: the name of the object in messages.
 void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make,
                 const char* object = "exchange");
 
-// Collective: the setup that this configuration makes on all ranks.
+// Collective. Returns the setup of `config`; throws on all ranks if their configurations differ.
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
                                             const Deadline& by);
 
-// Collective: as Rendezvous::share_segment.
+// Collective. Rendezvous::share_segment, but throws the error of a group that breaks meanwhile.
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by);
 
-// Collective. Takes the place of the above on a rank that refuses; throws `why`, or what kept it
-// from being sent, with its text.
+// Collective. A rank that refuses calls this where the others call agree_on_setup or make_alike. It
+// sends them `why` and throws it. If `why` cannot be sent, it throws that error, with the text of
+// `why` in it.
 [[noreturn]] void refuse_setup(GroupState& group, const Error& why, const Deadline& by);
 
 }  // namespace ferry::internal

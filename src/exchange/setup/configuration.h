@@ -1,4 +1,4 @@
-// What a configuration may be, and what it says as text.
+// Limits on the fields of an ExchangeConfig, and its fields as text.
 #pragma once
 
 #include <string>
@@ -13,9 +13,10 @@ namespace ferry::internal {
 // the defaults.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
-// Everything that ranks must agree on: names as in ExchangeConfig, and values.
+// The name and the value of each field that must be equal on all ranks. The names are those of
+// ExchangeConfig.
 std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeConfig& config);
-// The same as lines of "name is value" (differences.h).
+// The same fields as lines of "name is value" (differences.h).
 std::string config_text(const ExchangeConfig& config);
 
 }  // namespace ferry::internal

@@ -1,7 +1,6 @@
-// What the ranks of an exchange say to each other about one operation: the flags of a rank and the
-// record behind them. docs/protocol.md says when each is written and read. WindowView finds them in
-// the segment; protocol.cc writes them, those of ranks of other nodes are written by
-// control_mirror.cc.
+// What a rank publishes about one operation: its flags, and the record behind them.
+// docs/protocol.md says when each is written and read. WindowView finds them in the segment.
+// protocol.cc writes those of this rank, control_mirror.cc those of ranks of other nodes.
 #pragma once
 
 #include <atomic>
@@ -13,12 +12,13 @@
 
 namespace ferry::internal {
 
-// The flags of one rank. The owner is the only writer; they only grow.
+// The flags of one rank. They have one writer: the rank itself, or for a rank of another node the
+// rank of this node that serves it. They only grow.
 struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> progress;      // 4 * number + Stage
   std::atomic<std::uint64_t> read_through;  // operations up to this one are finished here
-  std::atomic<std::uint64_t> set_since;     // the first operation with the ranks of its last one
-  // For a rank of another node: as progress, but sent behind the rows that took the second way.
+  std::atomic<std::uint64_t> set_since;     // the operation since which its active ranks are equal
+  // Only for a rank of another node: its progress, sent behind the rows that took the second way.
   std::atomic<std::uint64_t> second_way;
 };
 static_assert(sizeof(ControlFlags) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
@@ -29,30 +29,30 @@ constexpr std::uint64_t progress_of(std::uint64_t number, Stage stage) {
   return 4 * number + static_cast<std::uint64_t>(stage);
 }
 
-// A rank that destroyed its exchange: every wait passes, and its record is not that of the
-// operation.
+// The value of the flags of a rank that destroyed its exchange. Every wait for the rank passes, and
+// then finds that its record has another operation's number.
 inline constexpr std::uint64_t kDeparted = ~std::uint64_t{0};
 
 enum class OperationKind : std::uint8_t { kNone, kDispatch, kCombine };
 
 const char* kind_name(OperationKind kind) noexcept;
 
-// A flag that must agree on all ranks, unless a rank has no rows to which it could apply.
+// A yes or no that must be equal on all ranks. kAny: the rank has no rows to which it could apply.
 enum class Agreed : std::uint8_t { kNo, kYes, kAny };
 
-// What all ranks must agree on in one operation.
+// The part of a record that must be equal on all ranks of an operation.
 struct Terms {
   OperationKind kind = OperationKind::kNone;
   bool cached = false;
   Agreed weights = Agreed::kNo;  // dispatch: topk_weights travel; combine: row_weights return
   DataType row_type = DataType::kBf16;
   std::uint32_t hidden = 0;
-  std::uint64_t route = 0;       // number of the dispatch whose handle is used, 0: none
+  std::uint64_t route = 0;       // number of the dispatch whose handle is used; 0: no handle
   std::uint32_t num_active = 0;  // ranks that take part
   std::uint32_t active = 0;      // digest of their list (ActiveSet)
 };
 
-// Dispatch: the receive buffer that a rank posts.
+// The receive buffer that a rank offers for the rows of a dispatch.
 struct Posted {
   std::int64_t section_rows;  // rows backed with memory in each section
   std::uint64_t free_after;   // last operation that published rows of the buffer
@@ -60,29 +60,30 @@ struct Posted {
   Code growth;  // outcome of growing; read after Stage::kGrown only
 };
 
-// Combine: the outputs that a rank publishes; offsets are from the start of its window.
+// The outputs that a rank publishes in a combine. Offsets are from the start of its window.
 struct Published {
   std::int64_t rows_offset;
   std::int64_t pitch_bytes;
   std::int64_t weights_offset;
 };
 
-// Published by a raised flag. Plain memory: written before the flag's release, read after its
-// acquire. One cache line, without the caller's digest and the text.
+// The record of one rank and operation. It is plain memory: written before the release of the flag
+// that publishes it, read after the acquire of that flag. All members before `digest` lie in one
+// cache line.
 struct alignas(64) Record {
   std::uint64_t number = 0;
   Terms terms;
   Code status = Code::kOk;    // anything else: the rank refused its call; `reason` says why
-  bool encoded = false;       // combine: the outputs are in the wire format of combine
+  bool encoded = false;       // combine: the outputs are encoded in combine_wire
   bool skips = false;         // the rank makes its call in another exchange; `reason` says why
-  std::int32_t num_rows = 0;  // dispatch: tokens; combine: of the outputs
+  std::int32_t num_rows = 0;  // dispatch: tokens of this rank; combine: rows of its outputs
   union {
     Posted posted = {};
     Published published;
   };
-  std::uint64_t digest = 0;  // that of the caller (Digests)
-  // Why this rank refused or skips; else the active ranks, unless they are all, as far as there is
-  // room.
+  std::uint64_t digest = 0;  // given by the caller (Digests)
+  // The reason why this rank refused or skips. Otherwise the list of the active ranks, cut to this
+  // length; empty if all ranks are active.
   char reason[184] = {};
 };
 static_assert(offsetof(Record, digest) == 64);

@@ -11,11 +11,11 @@ namespace ferry::internal {
 
 namespace {
 
-// A reply is kRefused, a code as one character, a reason; or kWilling and what the rank would
-// make.
+// A reply is kRefused, an error code as one character and a reason; or kWilling and the description
+// of the object that the rank would make.
 constexpr char kRefused = '-', kWilling = '+';
 
-// The text from `at` on; it comes from another rank and may be shorter.
+// The text from `at` on. The text comes from another rank and may end before `at`.
 std::string_view rest_of(std::string_view text, std::size_t at) {
   return text.substr(std::min(at, text.size()));
 }

@@ -1,5 +1,5 @@
-// Replies: what ranks send each other before they make an exchange, as text, and the verdict on all
-// of them.
+// Replies: the texts that ranks send each other before they make an exchange, and the check that
+// all of them agree.
 #pragma once
 
 #include <string>
@@ -9,13 +9,14 @@
 
 namespace ferry::internal {
 
-// This rank will not make it.
+// The reply of a rank that refuses.
 std::string refusal_reply(const Error& why);
-// This rank would make this: lines of "name is value".
+// The reply of a rank that would make the object `what`, lines of "name is value".
 std::string willing_reply(const std::string& what);
 
-// Reads the replies of all ranks. Throws Error(kPeerRejected) naming one that refused,
-// Error(kMismatch) naming two that would make different things. `object`: what they make.
+// Reads the replies of all ranks. Throws Error(kPeerRejected), which names a rank that refused, or
+// Error(kMismatch), which names two ranks that would make different objects. `object`: the name of
+// the object in the message.
 void require_agreement(const std::vector<std::string>& answers, const char* object = "exchange");
 
 }  // namespace ferry::internal

@@ -12,7 +12,8 @@ namespace ferry::internal {
 
 namespace {
 
-// Tells exchanges of this process apart, so that a handle is only used where it was made.
+// A number that no other exchange of this process has: a handle is refused by any exchange but the
+// one that made it.
 std::uint64_t next_id() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;

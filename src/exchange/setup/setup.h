@@ -1,6 +1,5 @@
-// Setup: what an exchange is from its creation to its end, on one rank: the agreed configuration
-// and what follows from it. All of src/exchange reads it, and it is never written
-// after.
+// Setup: the agreed configuration of an exchange on one rank, and the values that follow from it.
+// It is constant from the creation of the exchange to its end, and all of src/exchange reads it.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +24,15 @@ inline PlacementRules placement_rules(const ExchangeConfig& config) noexcept {
   return {config.layout, config.expert_alignment, config.expert_capacity};
 }
 
-// From so many elements of a count matrix on, one more round of flags costs less than every rank
-// reading all of it (docs/decisions/count_sums.md).
+// If a count matrix has this many elements or more, one more round of flags takes less time than
+// letting every rank read the whole matrix (docs/decisions/count_sums.md).
 inline constexpr std::int64_t kSharedSumsFrom = 32768;
 
 // Whether the ranks of a node sum the columns of a dispatch's count matrix together
-// (place_rows.cc). Where a part of the ranks does, so do all.
+// (place_rows.cc). The result is the same on every rank.
 bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept;
 
-// For a complete configuration.
+// `config` is complete (complete_config).
 WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
                          int num_windows);
 
@@ -42,8 +41,8 @@ struct Setup {
   // complete.
   Setup(const ExchangeConfig& config, const Topology& topology, int rank, AlgorithmChoice choice);
 
-  // The ranks that `chosen` names; empty: all. Throws Error(kInvalidArgument) when it names no set
-  // of ranks.
+  // The active set of the ranks in `chosen`; empty: all ranks. Throws Error(kInvalidArgument) if
+  // `chosen` cannot be a set of active ranks.
   std::shared_ptr<const ActiveSet> active_set(std::span<const int> chosen) const;
 
   bool rank_major() const noexcept { return config.layout == Layout::kRankMajor; }
@@ -53,7 +52,7 @@ struct Setup {
     return config.layout == Layout::kPadded ? num_local_experts() : 1;
   }
   PlacementRules rules() const noexcept { return placement_rules(config); }
-  // Experts that top-k ids can name: with replicas, logical ones.
+  // The number of experts that top-k ids can name. With replicas these are the logical experts.
   int num_ids() const noexcept {
     return config.replicas.instances.empty() ? config.num_experts
                                              : static_cast<int>(config.replicas.instances.size());
@@ -66,7 +65,8 @@ struct Setup {
     const std::int32_t column = rank_major() ? ref.member : route.columns[entry];
     return ref.row + route.shifts[tp_rank * columns + column];
   }
-  // Where a worker keeps the scales of the row that it encodes: behind it, on a line of their own.
+  // The offset in a worker's scratch memory of the scales of the row that it encodes: they lie
+  // behind the row, and begin on a cache line.
   std::size_t scales_in_scratch() const noexcept {
     return round_up(layout.row_bytes(), kLineBytes);
   }
@@ -77,16 +77,16 @@ struct Setup {
   ExchangeConfig config;
   int num_ranks;
   int rank;
-  std::uint64_t id;  // of this process
+  std::uint64_t id;  // no two exchanges of this process have the same
   const WireFormat& wire;
   const WireFormat& combine_wire;
   AlgorithmChoice choice;
   std::shared_ptr<const ActiveSet> everybody;
   WindowLayout layout;
-  std::vector<std::int32_t> logical;  // [E] with replicas: the id that each is a copy of
+  std::vector<std::int32_t> logical;  // [E] the logical expert of each replica; [0] without any
 };
 
-// Bytes from one row to the next: without gaps, and as the caller has them.
+// Bytes from the begin of one row to the next: in an array without gaps, and in the caller's array.
 inline std::int64_t dense_pitch(const Rows& rows) noexcept {
   return rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
 }
@@ -94,7 +94,7 @@ inline std::int64_t pitch_of(const Rows& rows) noexcept {
   return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
 }
 
-// From the first byte of the first row to the last of the last.
+// Bytes from the begin of the first row to the end of the last one.
 inline std::size_t extent_of(const Rows& rows) noexcept {
   return rows.num_rows ? (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows) : 0;
 }

@@ -1,5 +1,5 @@
-// WindowView: the segment of an exchange as the objects that lie in it. A value; used by the
-// exchange and by what it does between nodes.
+// WindowView: finds the objects that lie in the segment of an exchange. It is a value, copied to
+// every part of the exchange that reads or writes the segment.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ namespace ferry::internal {
 struct WindowView {
   std::shared_ptr<Segment> segment;
   const WindowLayout* layout;
-  // [ranks] where in the segment the window of each lies; -1: it is of another node.
+  // [ranks] the local_rank of each rank, which says where its window lies; -1: it is of another
+  // node.
   std::span<const int> local_ranks;
 
   std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
@@ -29,7 +30,8 @@ struct WindowView {
   std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->count_row(rank, number)));
   }
-  // For a rank of this node: sums of count rows, those before its own and those of all.
+  // Sums of count rows, for a `rank` of this node: the sums of the rows before its own, and the
+  // sums of all rows.
   std::int32_t* sums_before(int rank) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->sums_before(local_ranks[rank])));
   }
