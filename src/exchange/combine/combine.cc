@@ -38,8 +38,8 @@ Status Combine::announce() {
   return {};
 }
 
-// The handle's, or made anew from what dispatch was given; its slots follow when the counts of all
-// ranks are here.
+// Takes the route of the handle. Without a handle it makes a route from the arguments of the
+// dispatch (CombineArgs::dispatched); place() adds the slots when the counts of all ranks are here.
 Status Combine::find_route() {
   const CombineArgs& args = call_.args;
   if (args.handle) {
@@ -60,8 +60,8 @@ Status Combine::find_route() {
 }
 
 // Between nodes a combine without a handle waits here, in its send half, for the outputs of all
-// ranks: by them it knows which sums to request. The other ranks wait for these requests in their
-// receive halves, so this rank must have sent them before its own receive half.
+// ranks: the counts that come with them say which sums to request. The other ranks wait for these
+// requests in their receive halves, so this rank must send them before its own receive half.
 Status Combine::request_sums() {
   if (exchange_.ways.none()) return {};
   if (unplaced_) {
@@ -75,8 +75,8 @@ Status Combine::request_sums() {
   return {};
 }
 
-// The counts that came with the outputs say where the rows of all ranks are; all ranks see whose
-// outputs do not fit them.
+// Computes the slots from the counts that came with the outputs. All ranks compare the counts with
+// the sizes of the outputs, and come to the same error if they do not fit.
 Status Combine::place() {
   Route& route = *unplaced_;
   FERRY_CHECK(call_.slots_are_known, ==, false);
@@ -140,9 +140,9 @@ Status Combine::reduce() {
   return one_node ? Status{} : await_served();
 }
 
-// On one node tokens are reduced as soon as all their rows are published. Between nodes the sums of
-// other nodes are waited for next; and without a handle only the counts of all ranks say where rows
-// are.
+// On one node tokens are reduced during this wait, as soon as all their rows are published. Not
+// between nodes, where tokens also need the sums of other nodes, and not without a handle, where
+// the slots follow from the counts of all ranks.
 Status Combine::await_outputs() {
   const std::function<std::int64_t()> meanwhile = [this] { return reduce_early(); };
   const bool early = exchange_.ways.none() && call_.slots_are_known;
@@ -151,7 +151,7 @@ Status Combine::await_outputs() {
       {.wait_ns = &times.wait_ns, .meanwhile = early ? &meanwhile : nullptr});
 }
 
-// Returns the nanoseconds that it reduced tokens.
+// Reduces the tokens whose rows are published. Returns the nanoseconds that this took.
 std::int64_t Combine::reduce_early() {
   const auto is_ready = [this](std::int64_t token) { return outputs_.are_here(token); };
   const bool ready =
@@ -187,15 +187,15 @@ Status Combine::await_sums(Way& way, const RequestedSums& requests) {
   return {};
 }
 
-// Returns the nanoseconds that it reduced tokens: few at once, as other ranks may wait for sums
-// that this rank makes.
+// Reduces tokens whose sums of other nodes are here. Returns the nanoseconds that this took. It
+// takes few tokens at once, because other ranks may wait for sums that this rank makes.
 std::int64_t Combine::reduce_summed() {
   const auto is_ready = [this](std::int64_t token) { return sums_.are_here(token); };
   PendingTokens& pending = exchange_.pending;
   return pending.find_ready(is_ready, pending.few()) ? reduce_ready("sums") : 0;
 }
 
-// No receive half returns before this rank has sent the sums that others requested from it.
+// Waits until this rank has sent the sums that others requested from it.
 Status Combine::await_served() {
   for (Way* const way : exchange_.ways.of(active())) {
     Await served = exchange_.protocol.awaiting(issued(), "requests", number());
@@ -207,7 +207,7 @@ Status Combine::await_served() {
   return {};
 }
 
-// `wait`: the phase that goes on then.
+// Reduces the ready tokens. `wait`: the phase that goes on afterwards.
 std::int64_t Combine::reduce_ready(const char* wait) {
   begin_phase("reduce");
   reduce_tokens(exchange_.pending.ready());
@@ -229,7 +229,7 @@ void Combine::reduce_tokens(std::span<const std::int32_t> tokens) {
   });
 }
 
-// The size of the rows that all ranks received.
+// The bytes of the rows that all ranks received, by which StoreChoice decides.
 std::uint64_t Combine::bytes_of_all() const {
   return call_.route->total_rows * call_.setup.layout.row_bytes();
 }

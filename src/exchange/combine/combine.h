@@ -1,9 +1,9 @@
-// Combine: one combine from its send half to its receive half. The mirror of Dispatch. The source
-// of the tokens reads expert rows where they lie, weights and sums them in float32, and writes each
-// result once. The steps are those of docs/protocol.md:
+// Combine: one combine, from its send half to its receive half. Dispatch has the same structure.
+// The source of the tokens reads expert rows where they lie, weights and sums them in float32, and
+// writes each result once. The steps are those of docs/protocol.md:
 //   send half:     announce (publish outputs) -> between nodes, request the sums of other nodes
-//   receive half:  wait for the outputs of all ranks, reduce what is there -> reduce the rest
-//   publish_outputs.h    where this rank's outputs lie     published_outputs.h  and those of others
+//   receive half:  wait for the outputs of all ranks, reduce ready tokens -> reduce the others
+//   publish_outputs.h    outputs of this rank              published_outputs.h  outputs of others
 //   subtree_sums.h       sums of other nodes               token_sum.h          a token's result
 //   pending_tokens.h     tokens not reduced yet            row_weights.h        weights that return
 #pragma once
@@ -56,7 +56,7 @@ class Combine final : public InFlight {
   SubtreeSums sums_;
   TokenSum token_sum_;
   RowWeights row_weights_;
-  std::int64_t reduce_ns_ = 0;  // of the trial (StoreChoice)
+  std::int64_t reduce_ns_ = 0;  // time of reduce_tokens(), for the trial of StoreChoice
 };
 
 }  // namespace ferry::internal

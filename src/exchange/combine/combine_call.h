@@ -1,5 +1,5 @@
-// CombineCall: one combine as its parts see it: the arguments, and the route that says where the
-// rows of each token are.
+// CombineCall: the values of one combine that all its parts read: the arguments, and the route with
+// the places of the rows of each token.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace ferry::internal {
 
-// Entry k of a token: one of its top-k experts, or a shared expert behind them. With kRankMajor one
-// of the ranks that it was sent to.
+// Entry k of a token: one of its top-k experts, or a shared expert behind them. With kRankMajor it
+// is one of the ranks to which the token was sent.
 struct TokenEntry {
   std::int64_t token;
   int k;
@@ -32,7 +32,8 @@ struct CombineCall {
   std::uint64_t number() const noexcept { return issued.number; }
 
   std::int64_t entry(TokenEntry at) const noexcept { return at.token * route->num_entries + at.k; }
-  // Rows of kRankMajor are weighed by their experts' rank, and shared experts have no weight.
+  // With kRankMajor the rank of the experts has weighted the rows, so their weight is 1 here, as is
+  // that of shared experts.
   float weight_of(TokenEntry at) const noexcept {
     const bool weighed = args.topk_weights && !setup.rank_major() && at.k < route->top_k;
     return weighed ? args.topk_weights[at.token * route->top_k + at.k] : 1.0f;

@@ -26,7 +26,8 @@ Terms terms_of(const CombineCall& call) {
           .route = call.slots_are_known ? call.route->number : 0};
 }
 
-// Received rows only: gaps and padding are never read. Where the slots are not known yet, all rows.
+// Copies the outputs to `to`. If the slots are known, it copies only rows that were received,
+// because gaps and padding are never read; otherwise it copies all rows.
 void copy_rows_in(const CombineCall& call, const Record& mine, std::byte* to) {
   const Rows& from = call.args.expert_rows;
   const Route& route = *call.route;
@@ -60,9 +61,9 @@ struct Staged {
   bool rows, weights;
 };
 
-// A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it
-// is announced. Rows are copied in the wire format of combine, where that is smaller and nothing is
-// added to them before they travel.
+// Copies outputs into a free buffer. There is always one (docs/protocol.md), as a combine must not
+// wait before it is announced. Rows are encoded in combine_wire if that is smaller and they are
+// sent as they are; with tensor parallelism they are first added to those of other ranks.
 Status stage(const CombineCall& call, Staged staged, Record& mine) {
   Pool& pool = *call.exchange.pool;
   const WindowLayout& layout = call.setup.layout;
@@ -110,7 +111,7 @@ Status publish_outputs(const CombineCall& call) {
   mine.num_rows = static_cast<std::int32_t>(args.expert_rows.num_rows);
   mine.published = {
       .rows_offset = 0, .pitch_bytes = pitch_of(args.expert_rows), .weights_offset = 0};
-  // True when `data` lies in a pinned buffer, which is published then.
+  // If `data` lies in a pinned buffer, marks the buffer as published and returns true.
   const auto in_place = [&](const void* data, std::size_t bytes, auto& offset) {
     const std::optional<int> buffer = args.in_place ? pool.find(data, bytes).buffer : std::nullopt;
     if (!buffer) return false;

@@ -27,8 +27,9 @@ bool PublishedOutputs::find_more() {
   return more;
 }
 
-// Only the rows of such a rank are where the route says: no record was examined yet. Weights that
-// are to return may be missing on all ranks.
+// Whether `rank` makes this rank's call. No record was examined yet, and only then do the rows of
+// `rank` lie where the route says. A rank whose row weights are missing does not count, since this
+// rank reads them.
 bool PublishedOutputs::makes_this_call(int rank) const noexcept {
   const Agreed weights = call_.exchange.record(rank, call_.number()).terms.weights;
   return call_.exchange.protocol.agrees_with_me(call_.issued, rank) &&

@@ -1,5 +1,5 @@
-// PublishedOutputs: where the outputs of all ranks of this node lie in this address space, as their
-// records say. Filled in as the records come, or at once when all are here.
+// PublishedOutputs: the addresses, in this process, of the outputs of all ranks of this node. They
+// are taken from the records, as these come or all at once when all are here.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,27 @@
 namespace ferry::internal {
 
 struct PublishedRows {
-  const std::byte* rows = nullptr;  // null: of another node, or not known yet
+  const std::byte* rows = nullptr;  // null: the rank is of another node, or its record is missing
   std::int64_t pitch_bytes = 0;
   const float* weights = nullptr;  // [rows, weights per row]
-  bool encoded = false;            // in the wire format of combine
+  bool encoded = false;            // the rows are encoded in combine_wire
 };
 
 class PublishedOutputs {
  public:
   explicit PublishedOutputs(const CombineCall& call) noexcept : call_(call) {}
 
-  // The records of all ranks are here.
+  // Sets the outputs of all ranks of this node. Call when the records of all ranks are here.
   void find_all();
-  // Adds the outputs of ranks whose records have come since the last call; true when there were
-  // some. A rank that does not make this rank's call ends the combine with an error: from then on
+  // Adds the outputs of ranks whose records have come since the last call. True if it added some.
+  // A rank whose call differs from this rank's ends the combine with an error later: from then on
   // nothing is added.
   bool find_more();
 
   const PublishedRows& of(int member, int tp_rank) const noexcept {
     return outputs_[call_.active().index(member, tp_rank)];
   }
-  // The row of an entry that was sent, at the rank of this rank's own place in tensor parallelism.
+  // The row of an entry that was sent, at the rank whose tp_rank is this rank's.
   const std::byte* row_of(RowRef ref) const noexcept {
     const PublishedRows& theirs = of(ref.member, call_.active().tp_rank);
     return theirs.rows + ref.row * theirs.pitch_bytes;

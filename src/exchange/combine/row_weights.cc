@@ -8,7 +8,8 @@ void RowWeights::write(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) write_token(token);
 }
 
-// kRankMajor: sums [K] over ranks. Expert layouts: the scalar of the row of (token, k).
+// Writes the K weights of a token. With kRankMajor each is a sum over ranks; in expert layouts
+// weight k is the scalar of the row of (token, k).
 void RowWeights::write_token(std::int64_t token) const {
   const Route& route = *call_.route;
   float* out = call_.args.out_topk_weights + token * route.top_k;
@@ -21,7 +22,8 @@ void RowWeights::write_token(std::int64_t token) const {
   }
 }
 
-// Ranks ascending, of each group of the outermost level first.
+// Adds the weights of the ranks in ascending order. If tokens are summed by subtree, the ranks of
+// this rank's own group of the outermost level are added up first, and their sum counts as one.
 void RowWeights::add_ranks(std::int64_t token, const Scalars& of_entry, float* out) const {
   const Route& route = *call_.route;
   const std::int64_t first = token * route.num_entries;
@@ -47,7 +49,7 @@ void RowWeights::add_ranks(std::int64_t token, const Scalars& of_entry, float* o
   }
 }
 
-// The scalars that came with each row of a token.
+// Finds the scalars of each row of a token.
 void RowWeights::find_scalars(std::int64_t token, Scalars& of_entry) const {
   const Route& route = *call_.route;
   const ActiveSet& active = *route.active;

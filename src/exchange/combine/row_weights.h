@@ -18,7 +18,8 @@ class RowWeights {
              const SubtreeSums& sums) noexcept
       : call_(call), outputs_(outputs), sums_(sums) {}
 
-  // Writes those of some tokens to CombineArgs::out_topk_weights. Any thread; each token by one.
+  // Writes the weights of some tokens to CombineArgs::out_topk_weights. Any thread may call it, but
+  // only one thread for each token.
   void write(std::span<const std::int32_t> tokens) const;
 
  private:

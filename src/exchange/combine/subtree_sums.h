@@ -1,6 +1,6 @@
-// SubtreeSums: what the source of the tokens requests from other nodes for one combine. Every mate
-// gets a list of which rows of its subtree each token needs, and memory for its replies is laid out
-// before they come, so no message says what lies where. Empty on one node.
+// SubtreeSums: the sums that the source of the tokens requests from other nodes for one combine.
+// Every mate gets a list of the rows of its subtree that each token needs. Memory for its replies
+// is laid out before they come, so the replies need no addresses. Empty on one node.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ class SubtreeSums {
 
   // Sends the requests, once.
   void request();
-  // After request(). The requests that went by a way.
+  // The requests that this rank sent by a way. Call after request().
   const RequestedSums& by_way(std::size_t way) const noexcept { return asked_[way]; }
   std::size_t num_ways() const noexcept { return asked_.size(); }
   const ReplyLayout& layout() const noexcept { return asked_[0].layout(); }
-  // The reply for the i-th subtree of a token; null: its rows are of this node.
+  // The reply for a subtree of a token; null: its rows are of this node.
   const std::byte* reply(std::int64_t token, int subtree) const {
     return of_token(token).answer(subtrees_[token].first + subtree);
   }
@@ -40,7 +40,7 @@ class SubtreeSums {
 
   const CombineCall& call_;
   std::vector<RequestedSums> asked_;  // [ways]
-  std::vector<Range> subtrees_;       // [tokens] of the requests by the token's way
+  std::vector<Range> subtrees_;       // [tokens] its subtrees in the requests of its way
 };
 
 }  // namespace ferry::internal

@@ -57,7 +57,8 @@ void TokenSum::collect(std::int64_t token, const Job& job) const {
     if (matrix)
       job.sum.add(static_cast<const std::byte*>(matrix) + token * out_row, args.out_dtype);
   };
-  // A sum that is not rounded to the type of the biases takes them as summands.
+  // With a residual norm the sum stays in float32. The biases are then its first summands;
+  // otherwise reduce() adds them to the rounded sum.
   for (int i = 0; args.norm.residual && i < 2; ++i) add_row_of(args.bias[i]);
   const bool by_subtree = job.rows && call_.exchange.ways.by_subtree();
   if (job.rows) find_rows(token, *job.rows);
@@ -67,8 +68,9 @@ void TokenSum::collect(std::int64_t token, const Job& job) const {
   add_row_of(args.norm.residual);
 }
 
-// Rows (unless they are in the sum as subtrees already) and special experts, by k; with kRankMajor
-// rows by rank, then special experts by k.
+// Adds the rows of a token and its special experts, ordered by k. With kRankMajor it adds rows
+// ordered by rank, then special experts ordered by k. `rows`: false if the sums of subtrees have
+// the rows already.
 void TokenSum::add_entries(std::int64_t token, const Job& job, bool rows) const {
   const Route& route = *call_.route;
   const std::int64_t first = token * route.num_entries;
@@ -87,7 +89,7 @@ void TokenSum::add_entries(std::int64_t token, const Job& job, bool rows) const 
   }
 }
 
-// Each row lies in this node as it is to be added: nothing has to be decoded or summed before.
+// Whether each row can be added as it lies in this node: nothing has to be decoded or summed first.
 bool TokenSum::rows_are_summands() const noexcept {
   return call_.exchange.ways.none() && call_.active().tp_size == 1 &&
          !call_.setup.combine_wire.encode && call_.args.partials == Partials::kNone;
@@ -100,8 +102,8 @@ void TokenSum::add_row(TokenEntry at, const Job& job) const {
               call_.weight_of(at));
 }
 
-// The rows of a token by entry, or between nodes the sums of its subtrees, of which this node is
-// one.
+// Sets the rows of a token, by entry. Between nodes it sets the sums of the token's subtrees, of
+// which this node is one.
 void TokenSum::find_rows(std::int64_t token, RowSum& rows) const {
   const Route& route = *call_.route;
   const Ways& ways = call_.exchange.ways;
@@ -121,7 +123,7 @@ void TokenSum::find_rows(std::int64_t token, RowSum& rows) const {
   ways.by_subtree() ? rows.set_sums(subtrees, find, reply) : rows.set_rows(subtrees, find, reply);
 }
 
-// Where the row of an entry lies in this node.
+// Finds the row of an entry in this node.
 void TokenSum::find_row(TokenEntry at, RowSum::Row& row) const {
   const Route& route = *call_.route;
   const ActiveSet& active = *route.active;

@@ -1,6 +1,7 @@
-// TokenSum: the result of one token of a combine. Its summands, in the order of docs/numerics.md:
-// routed rows, copies and constants by k, rows of shared experts, the caller's shared output, the
-// residual. Rows of this node are read where they lie; sums of other nodes have come before.
+// TokenSum: computes the result of one token of a combine. Its summands are, in the order of
+// docs/numerics.md: routed rows, copies and constants by k, rows of shared experts, the caller's
+// shared output, the residual; with a residual the biases come before all of them. Rows of this
+// node are read where they lie. Sums of other nodes must be here before.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ class TokenSum {
            const SubtreeSums& sums) noexcept
       : call_(call), outputs_(outputs), sums_(sums) {}
 
-  // Writes the results of some tokens. Any thread; each token by one.
+  // Writes the results of some tokens. Any thread may call it, but only one thread for each token.
   void reduce(std::span<const std::int32_t> tokens, Stores stores) const;
 
  private:
@@ -32,7 +33,7 @@ class TokenSum {
   };
   struct Special {
     std::int64_t token;
-    int expert;  // of zero, copy and constant experts in this order
+    int expert;  // number among the zero, copy and constant experts, in this order
     float weight;
   };
 

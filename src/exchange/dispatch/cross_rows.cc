@@ -1,7 +1,7 @@
-// My rows on their way to other nodes: encoded once, and sent to each mate with the slots that it
-// is to fill (RowSplitter); the mate stores them (stored_rows.cc) and passes them on. Part of
-// RowSender, called before the rows of this node move, so that both go on at once. Encoded and
-// packed by all workers.
+// Part of RowSender: sends this rank's rows to other nodes. All workers encode each row once and
+// pack it for each mate, with the slots that it fills there (RowSplitter). The mate stores the row
+// (stored_rows.cc) and passes it on. This runs before the rows of this node are written, so that
+// the network works meanwhile.
 #include <algorithm>
 #include <deque>
 #include <tuple>
@@ -12,8 +12,8 @@
 
 namespace ferry::internal {
 
-// Every worker packs a share of the rows, all of them into the same messages. A worker that finds
-// no room stops. This thread waits then, and all go on.
+// Every worker packs a share of the rows; all pack into the same messages. A worker that finds no
+// room in the messages to a peer stops. This thread then waits for room, and all workers go on.
 Status RowSender::cross_rows() {
   WorkerPool& workers = *exchange_.workers;
   const std::vector<Way*> ways = exchange_.ways.of(*issued_.active);
@@ -39,12 +39,13 @@ Status RowSender::cross_rows() {
   return {};
 }
 
-// With factors by expert each entry is a row of its own.
+// The number of entries that send the same row: with factors by expert each entry has its own row,
+// otherwise all entries of a token share one.
 int RowSender::entries_per_row() const noexcept {
   return args_.scales.num_rows > 1 ? 1 : route_.num_entries;
 }
 
-// On a worker: the rows of its share, until one finds no room.
+// Runs on a worker: packs the rows of its share, until one finds no room.
 void RowSender::cross(RowShare& share, std::deque<RowSplitter>& splitters) const {
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
   std::vector<std::byte> destinations;
@@ -62,7 +63,7 @@ void RowSender::cross(RowShare& share, std::deque<RowSplitter>& splitters) const
   }
 }
 
-// False: no other node gets the row whose entries begin at `first`.
+// Fills `unit` with the row whose entries begin at `first`. False: no other node gets this row.
 bool RowSender::make_unit(std::int64_t first, std::byte* scratch,
                           std::vector<std::byte>& destinations, RowUnit& unit) const {
   const int count = entries_per_row();
@@ -79,7 +80,8 @@ bool RowSender::make_unit(std::int64_t first, std::byte* scratch,
   return true;
 }
 
-// Those of an entry at other nodes, one for each tensor-parallel rank. Returns their number.
+// Appends the destinations of an entry at another node, one for each tensor-parallel rank. Returns
+// their number; 0: the entry is not sent, or stays in this node.
 int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& destinations) const {
   const RowRef ref = route_.refs[entry];
   const ActiveSet& active = *route_.active;
@@ -95,7 +97,8 @@ int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& dest
   return active.tp_size;
 }
 
-// As long as the operation may. Workers are not woken for one message.
+// Waits for room, at most until the deadline of the operation. With several workers it waits for
+// room for half of all unsent messages, so that they are not woken for each message.
 Status RowSender::await_room(const RowShare& share, RowRelay& relay,
                              std::int64_t num_shares) const {
   const int messages = num_shares > 1 ? MessageChannel::kUnsent / 2 : 1;

@@ -15,8 +15,8 @@ namespace ferry::internal {
 
 namespace {
 
-// Rows a buffer is backed for when it must grow: room for the next batch too, within the
-// reservation.
+// The number of rows for which a buffer is backed when it must grow: a quarter more than it needs,
+// so that the next batch fits too, but not more than are reserved.
 std::int64_t with_margin(std::int64_t rows, std::int64_t most) {
   return std::min(most, rows + rows / 4);
 }
@@ -49,11 +49,12 @@ Status Dispatch::announce(const DispatchArgs& args) {
   return post(args);
 }
 
-// The record, this rank's row of the count matrix, and the list of its rows.
+// Publishes this rank's record, its row of the count matrix, and the list of its rows.
 Status Dispatch::post(const DispatchArgs& args) {
   const WindowLayout& layout = setup_.layout;
   Pool& pool = *exchange_.pool;
-  buffer_ = pool.free_buffer().value();  // live views are limited, see copy_out, allocate_outputs
+  // A buffer is always free: hand_over() and allocate_outputs() limit the number of live views.
+  buffer_ = pool.free_buffer().value();
   pin_ = std::make_shared<Pin>(exchange_.pool, buffer_);
   FERRY_CHECK(pool.published(buffer_), <, number());
   std::int64_t rows = layout.expected_section_rows();
@@ -112,7 +113,8 @@ Status Dispatch::send(const DispatchArgs& args) {
   return {};
 }
 
-// All ranks hold the same matrix now and agree on every slot without more messages.
+// Computes the slots. All ranks have the same count matrix now, so they come to the same slots
+// without more messages.
 Status Dispatch::plan() {
   Status placed = place_rows(exchange_, issued(), *unplaced_, &times.wait_ns);
   if (!placed.ok()) return placed;
@@ -135,8 +137,8 @@ Status Dispatch::plan() {
   return grow();
 }
 
-// Ranks whose posted buffer is too small back it with more memory; all ranks wait for them and see
-// the same outcome.
+// Ranks whose posted buffer is too small add memory to it. All ranks wait for them, and see the
+// same outcome.
 Status Dispatch::grow() {
   const std::vector<int>& ranks = active().ranks;
   std::vector<bool> growers;  // [all ranks]; empty: none
@@ -170,8 +172,8 @@ Status Dispatch::grow() {
   return {};
 }
 
-// No rank may still read the memory that this rank's rows will overwrite. In the plain loop this
-// holds already.
+// Waits until no rank reads the memory that this rank's rows will overwrite. In a loop of one
+// dispatch and its combine this holds already.
 Status Dispatch::guard_reuse() {
   std::uint64_t free_after = 0;
   for (const int peer : active().ranks)

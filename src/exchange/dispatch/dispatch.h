@@ -1,8 +1,8 @@
-// Dispatch: one dispatch from its send half to its receive half. The mirror of Combine. The steps
-// are those of docs/protocol.md:
+// Dispatch: one dispatch, from its send half to its receive half. Combine has the same structure.
+// The steps are those of docs/protocol.md:
 //   send half:     announce (count) -> place -> guard reuse -> send rows
 //   receive half:  wait for the rows of all ranks -> hand over
-// Rows leave in send_rows.cc and are handed over in received.cc.
+// send_rows.cc sends the rows, received.cc hands over the received ones.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,21 @@ class Dispatch final : public InFlight {
  public:
   Dispatch(ExchangeParts& exchange, const Issued& issued);
 
-  // Checks the arguments and says which buffer receives and how many rows leave. An error is this
-  // rank's refusal: nothing was announced.
+  // Checks the arguments, and announces the receive buffer of this rank and the numbers of rows
+  // that it sends. An error is this rank's refusal: nothing was announced.
   Status announce(const DispatchArgs& args);
   // The rest of the send half. An error ends the dispatch on all ranks with one status, or breaks
   // the group.
   Status send(const DispatchArgs& args);
   Status receive() override;
-  // Before receive(): the memory that hand_over() will hand over.
+  // Call before receive(): sets `received` to the memory that hand_over() will hand over.
   Status show(Received& received);
-  // [L]: whether the sources that have rows for an expert have delivered.
+  // [local experts] Whether all sources that have rows for an expert have delivered them.
   std::vector<bool> ready_experts() const;
-  // After receive().
+  // Call after receive().
   void hand_over(Received& received);
-  // What a rank has that takes no part: a handle without rows, which keeps it out of whatever is
-  // done with the handle.
+  // For a rank that takes no part: makes a handle without rows. The rank then takes no part in
+  // later calls with this handle either.
   void leave_empty();
 
   OperationTimes times;
@@ -51,11 +51,11 @@ class Dispatch final : public InFlight {
   ExchangeParts& exchange_;
   const Setup& setup_;
   std::shared_ptr<Route> unplaced_;     // null with a cached handle
-  std::shared_ptr<const Route> route_;  // the same, or the handle's
-  int buffer_ = -1;                     // posted
-  std::shared_ptr<Pin> pin_;            // of the buffer
-  bool gave_weights_ = false;           // this rank
-  bool weights_ = false;                // weights travelled
+  std::shared_ptr<const Route> route_;  // unplaced_, or the route of the cached handle
+  int buffer_ = -1;                     // the receive buffer
+  std::shared_ptr<Pin> pin_;            // keeps the receive buffer
+  bool gave_weights_ = false;           // this rank's call has topk_weights
+  bool weights_ = false;                // the received rows have weights
   bool shown_ = false;                  // the caller has views of the buffer
 };
 

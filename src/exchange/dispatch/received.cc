@@ -1,4 +1,5 @@
-// What a dispatch hands over: views of the receive buffer, or copies when too many views are alive.
+// Part of Dispatch: hands over the received rows, as views of the receive buffer, or as copies if
+// too many views are alive.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -32,7 +33,7 @@ void Dispatch::hand_over(Received& received) {
   if (!shown_ && pool.num_pinned() > setup_.layout.live_buffers()) copy_out(received);
 }
 
-// A rank that is left out has no rows, of the type that the others have.
+// A rank that is left out gets 0 rows; their hidden size and type are those of the other ranks.
 void Dispatch::fill(Received& received) const {
   received.hidden = setup_.config.hidden;
   received.dtype = setup_.wire.encode ? setup_.wire.element_type : setup_.config.dtype;
@@ -60,7 +61,8 @@ void Dispatch::fill(Received& received) const {
   received.pin = pin_;
 }
 
-// Too many views are alive: this result moves to memory of its own, and its buffer is free again.
+// Copies the result to memory of its own, so that its buffer is free again. Used when too many
+// views are alive.
 void Dispatch::copy_out(Received& received) const {
   const WindowLayout& layout = setup_.layout;
   const std::int64_t stride = received.scales.section_stride;

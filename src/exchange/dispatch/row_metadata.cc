@@ -11,27 +11,29 @@ namespace ferry::internal {
 
 namespace {
 
-// Shared experts have weight 1. `weights` are those of the token; null: nobody reads them.
+// The weight of entry k of a token. Shared experts have weight 1. `weights`: the token's weights;
+// null: the dispatch has none, and the value is not read.
 float weight_of(const float* weights, int k, int top_k) {
   return k >= top_k ? 1.0f : weights ? weights[k] : 0.0f;
 }
 
-// In kRankMajor a list has the source, the weights and the ids of a row without gaps.
+// The parts of a row's metadata in a list. With kRankMajor the source, the weights and the ids of a
+// row lie there without gaps.
 RowMetadata parts_of(const WindowLayout& layout, std::byte* listed) {
   auto* const source = reinterpret_cast<std::int32_t*>(listed);
   auto* const weights = reinterpret_cast<float*>(source + 3);
   return {source, weights, reinterpret_cast<std::int32_t*>(weights + layout.weights_per_row())};
 }
 
-// The arrays of a receive buffer.
+// The metadata arrays of a receive buffer.
 RowMetadata parts_in_buffer(const WindowLayout& layout, std::byte* buffer) {
   return {.source = reinterpret_cast<std::int32_t*>(buffer + layout.sources()),
           .weights = reinterpret_cast<float*>(buffer + layout.weights()),
           .ids = reinterpret_cast<std::int32_t*>(buffer + layout.topk_ids())};
 }
 
-// Fills `starts`, where the rows for each member begin in this rank's list, and `next`, where the
-// next row of each column (kRankMajor: for each member) goes.
+// Fills `starts` with the index at which the rows for each member begin in this rank's list, and
+// `next` with the index of the next row of each column (kRankMajor: of each member).
 void start_list(const PlacementRules& rules, const ExpertMap& map, const std::int32_t* counts,
                 std::span<std::int32_t> starts, std::vector<std::int32_t>& next) {
   if (!rules.rank_major()) next.resize(map.num_columns());
@@ -107,8 +109,8 @@ void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t
   }
 }
 
-// [tp_ranks from this rank's, members]: where the rows that each source sends to this rank are
-// listed; null: the source is of another node.
+// [tp_ranks from this rank's, members] The address of each source's list of the rows that it sends
+// to this rank; null: the source is of another node.
 std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t number,
                                    const ActiveSet& active) {
   const WindowLayout& layout = exchange.setup->layout;
@@ -126,7 +128,8 @@ std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t 
   return lists;
 }
 
-// The rows of a receive buffer lie by local expert, tp_rank counted from this rank's, and source.
+// Copies metadata into a receive buffer whose rows are ordered by local expert, then by tp_rank
+// counted from this rank's, then by source.
 void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const RowMetadata& to) {
   const std::vector<std::int64_t>& running = route.received.running_counts;
   const std::int64_t members = route.active->num_members;
@@ -151,7 +154,8 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
   }
 }
 
-// In kRankMajor the rows of a receive buffer lie by tp_rank counted from this rank's, and source.
+// The same for kRankMajor, where rows are ordered by tp_rank counted from this rank's, then by
+// source.
 void take_by_member(const WindowLayout& layout, const Route& route,
                     const std::vector<std::byte*>& lists, RowMetadata to) {
   const std::size_t weights = layout.weights_per_row(), ids = layout.ids_per_row();

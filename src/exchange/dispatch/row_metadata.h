@@ -1,7 +1,7 @@
 // Metadata of rows: the source, weight and ids that a receiver gets with each row. Each source
-// lists the metadata of its rows in its own memory, beside its counts; each receiver of the same
-// node copies its part from there (docs/decisions/row_metadata.md). Rows from other nodes carry
-// theirs with them (internode/stored_rows.cc).
+// lists the metadata of its rows in its own memory, beside its counts. Each receiver of the same
+// node copies its part from there (docs/decisions/row_metadata.md). Messages between nodes have the
+// metadata with each row (internode/stored_rows.cc).
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace ferry::internal {
 
-// Where the metadata of a row is.
+// The addresses of a row's metadata.
 struct RowMetadata {
   std::int32_t* source;  // source member, token, k
   float* weights;        // [WindowLayout::weights_per_row()]
@@ -24,13 +24,14 @@ struct RowMetadata {
 void fill_metadata(const Setup& setup, const Route& route, const DispatchArgs& args,
                    std::int64_t entry, const RowMetadata& to);
 
-// Before this rank announces dispatch `number`, and after its count row is written: lists its rows
-// in their order: by member, column, token and k (kRankMajor: by member and token).
+// Lists this rank's rows, ordered by member, column, token and k (kRankMajor: by member and token).
+// Call when this rank's count row of dispatch `number` is written, before it announces.
 void list_rows(ExchangeParts& exchange, std::uint64_t number, const Route& route,
                const DispatchArgs& args);
 
-// When all ranks have announced it, and before this rank says that it delivered: copies the
-// metadata of the rows that ranks of this node send to it into its receive buffer.
+// Copies the metadata of the rows that ranks of this node send to this rank into its receive
+// buffer. Call when all ranks have announced dispatch `number`, before this rank publishes that it
+// delivered.
 void take_metadata(const ExchangeParts& exchange, std::uint64_t number, const Route& route,
                    std::byte* buffer);
 

@@ -10,7 +10,7 @@ namespace ferry::internal {
 
 namespace {
 
-// Rows that one token can have: entries at every tensor-parallel rank.
+// The most rows that one token can have: each entry has a row at every tensor-parallel rank.
 constexpr int kMaxDestinations = kMaxEntries * kMaxTpSize;
 
 }  // namespace
@@ -63,8 +63,8 @@ void RowSender::send_tokens() const {
   });
 }
 
-// With factors by expert a token is another row for each of its experts, else it is one row for
-// all.
+// With factors by expert the row of a token differs for each of its experts; otherwise all get the
+// same row.
 void RowSender::send_token(std::int64_t token, std::byte* scratch) const {
   const int entries = route_.num_entries;
   const std::int64_t first = token * entries;
@@ -72,7 +72,7 @@ void RowSender::send_token(std::int64_t token, std::byte* scratch) const {
   for (int k = 0; k < entries; ++k) send_entries(first + k, 1, scratch);
 }
 
-// `count` entries of one token that send the same row.
+// Writes the row that `count` entries of one token share to all their slots in this node.
 void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) const {
   const ActiveSet& active = *route_.active;
   const std::size_t row_bytes = layout_.row_bytes();
@@ -99,7 +99,7 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
                        to[i].row, scales);
 }
 
-// After encode().
+// The scales of the row of `entry`. Call after encode().
 const std::byte* RowSender::scales_of_row(std::int64_t entry,
                                           const std::byte* scratch) const noexcept {
   if (setup_.wire.encode) return scratch + setup_.scales_in_scratch();
@@ -140,8 +140,8 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
   return {scales.data + row * scales.num_channels, scales.num_channels > 1};
 }
 
-// Gap rows of this rank's buffer: source -1, weight 0, and zero rows on request. Padding is written
-// on request only.
+// Marks the gap rows of this rank's buffer: source -1, weight 0, and with zero_gaps the rows are
+// zero. The padding of the padded layout is written with zero_gaps only.
 void RowSender::clear_gaps(int mine) const {
   const bool padded = setup_.config.layout == Layout::kPadded;
   if (setup_.rank_major() || (padded && !setup_.config.zero_gaps) ||

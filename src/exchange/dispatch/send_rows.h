@@ -1,5 +1,5 @@
-// RowSender: moves the rows of one dispatch: encoded once, written to their final slots, their
-// scales beside them. It lives while the send half moves rows, when every slot is known.
+// RowSender: sends the rows of one dispatch. It encodes each row once and writes it to its final
+// slots, with its scales. It is made in the send half when all slots are known.
 //   send_rows.cc             rows of this node, gaps
 //   cross_rows.cc            rows for other nodes, packed for each mate
 #pragma once
@@ -27,17 +27,17 @@ class RowSender {
   RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
             const DispatchArgs& args, std::int64_t now_ns);
 
-  // `buffer`: this rank's posted one. The metadata of the rows that it gets from this node is
+  // `buffer`: this rank's receive buffer. The metadata of the rows that it gets from this node is
   // written there, and its gaps are cleared.
   Status send(int buffer);
 
-  // How it writes the rows of this node.
+  // The kind of stores for rows of this node.
   Stores stores() const noexcept { return stores_; }
   bool tries_stores() const noexcept { return exchange_.stores.trying(bytes_of_all()); }
 
  private:
   struct Slot {
-    int index;  // of the receiver among the active ranks
+    int index;  // the receiver's, among the active ranks
     std::int64_t row;
   };
   std::uint64_t bytes_of_all() const noexcept { return route_.total_rows * layout_.row_bytes(); }
@@ -49,13 +49,13 @@ class RowSender {
   const std::byte* scales_of_row(std::int64_t entry, const std::byte* scratch) const noexcept;
   void clear_gaps(int buffer) const;
 
-  // internode/cross_rows.cc
-  // Rows that one worker packs for other nodes.
+  // cross_rows.cc
+  // The rows that one worker packs for other nodes.
   struct RowShare {
-    std::int64_t at = 0, end = 0;       // what is left of them
-    RowSplitter::Sending sending = {};  // of row `at`
-    std::size_t way = 0;                // of row `at`
-    int full = -1;                      // the peer to which there is no room for it; -1: all left
+    std::int64_t at = 0, end = 0;       // rows that are not packed yet
+    RowSplitter::Sending sending = {};  // pieces of row `at`
+    std::size_t way = 0;                // the way of row `at`
+    int full = -1;                      // the peer without room for row `at`; -1: all rows packed
     bool stopped() const noexcept { return full >= 0; }
   };
   Status cross_rows();
@@ -73,8 +73,8 @@ class RowSender {
   const Route& route_;
   const DispatchArgs& args_;
   Stores stores_;
-  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: of another node
-  std::vector<Scales> scale_strides_;  // [members] of those buffers
+  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: at another node
+  std::vector<Scales> scale_strides_;  // [members] where scales lie in a receive buffer
 };
 
 }  // namespace ferry::internal

@@ -1,5 +1,4 @@
-// ExchangeParts: what the operations of an exchange work with. One for all of them, owned by
-// ExchangeState.
+// ExchangeParts: the objects that all operations of an exchange share. ExchangeState owns them.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,7 @@ struct ExchangeParts {
   Protocol protocol;
   std::shared_ptr<WorkerPool> workers;
   StoreChoice stores;
-  // What place(), list_rows() and a combine need, kept so that it is allocated once.
+  // Memory of place(), list_rows() and combines, kept so that it is allocated once.
   ColumnSums column_sums = {};
   PendingTokens pending = {};
   ExchangeStats stats = {};
@@ -37,11 +36,11 @@ struct ExchangeParts {
   Record& record(int rank, std::uint64_t number) const noexcept {
     return view.record(rank, number);
   }
-  // `table`: of a way.
+  // `table`: the forwarding table of a way.
   SubtreeRule subtree_rule(const ForwardingTable& table) const {
     return {&table, setup->choice.algorithm == Algorithm::kFullmesh};
   }
-  // Between nodes: entries [first, first + count) of a route by where they go.
+  // Between nodes: entries [first, first + count) of a route, by the subtree to which they go.
   Subtrees subtrees_of(const Route& route, std::int64_t first, int count) const {
     const ActiveSet& active = *route.active;
     return {subtree_rule(ways.table()), first, count, [&](std::int64_t entry) {

@@ -31,9 +31,10 @@ std::vector<int> active_here(const ExchangeParts& exchange, const ActiveSet& act
   return ranks;
 }
 
-// Each rank of `ranks`, the active ones of this node, sums a slice of the columns for all of them:
-// whole cache lines, since those have one writer. With fewer lines than ranks the last ranks have
-// none. The totals lie with the first rank: sets of ranks that have none in common do not meet.
+// `ranks`: the active ranks of this node. Each of them sums a slice of the columns for all of them.
+// A slice is a number of whole cache lines, so that each line has one writer. If there are fewer
+// lines than ranks, the last ranks have no slice. The totals lie in the memory of the first rank,
+// so that two sets of ranks without a common rank write to different memory.
 Status sum_together(ExchangeParts& exchange, const Issued& issued, const std::vector<int>& ranks,
                     std::vector<std::int64_t>* wait_ns) {
   const WindowView& view = exchange.view;
@@ -42,7 +43,7 @@ Status sum_together(ExchangeParts& exchange, const Issued& issued, const std::ve
   const std::int64_t size = exchange.setup->rules().count_row_size(active.map);
   const std::int64_t share = (size + std::ssize(ranks) - 1) / std::ssize(ranks);
   const std::int64_t slice = round_up(share, kColumnsPerLine);
-  std::vector<bool> sums(view.num_ranks());  // those that have a slice
+  std::vector<bool> sums(view.num_ranks());  // the ranks that have a slice
   for (std::int64_t i = 0; i * slice < size; ++i) sums[ranks[i]] = true;
   FERRY_CHECK(std::ranges::count(ranks, self), ==, 1);
   std::int32_t* const all = view.total_sums(ranks[0]);

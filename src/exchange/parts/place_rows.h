@@ -1,5 +1,5 @@
-// Place rows: the count rows of all ranks become the slots of a route's tokens. Reads the segment
-// and places them by src/routing/placement.cc.
+// Computes the slots of a route's tokens from the count rows of all ranks, which lie in the segment
+// (src/routing/placement.cc has the rules).
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@
 
 namespace ferry::internal {
 
-// When all ranks have written their count rows of operation `number`. Reads the whole matrix.
+// Reads the whole count matrix. Call when all ranks have written their count rows of operation
+// `number`.
 void place_rows_alone(ExchangeParts& exchange, std::uint64_t number, Route& route);
 
-// The same in a dispatch that all its ranks find good. Where the matrix is large, the ranks of this
-// node sum it together, and wait for each other; an error broke the group.
+// The same, in a dispatch whose records all agree. If the matrix is large, the ranks of this node
+// sum it together and wait for each other. An error means that the group is broken.
 Status place_rows(ExchangeParts& exchange, const Issued& issued, Route& route,
                   std::vector<std::int64_t>* wait_ns);
 
