@@ -1,6 +1,6 @@
-// Blame: which rank is named when a wait fails. Pure functions of what the waiting rank has seen of
-// all ranks. giving_up.cc looks;
-// tests/group/blame_test.cc has a table of cases.
+// Blame: finds the rank that is named when a wait fails. These are pure functions of the state that
+// the waiting rank has seen of all ranks (giving_up.cc). tests/group/blame_test.cc has a table of
+// cases.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ferry::internal {
 
-// What a waiting rank has seen of one rank.
+// The state of one rank, as a waiting rank has seen it.
 struct RankSeen {
   bool missing = false;    // its flag has not come
   bool here = false;       // it is of the waiting rank's node
@@ -16,7 +16,7 @@ struct RankSeen {
   bool gave_up = false;    // it has named a culprit
   int waits_for = -1;      // the rank that it is seen to wait for; -1: none
   int last_hop = -1;       // the rank that passes its flags on to this node, often itself
-  std::uint64_t flag = 0;  // how far its flag has come
+  std::uint64_t flag = 0;  // the value of its flag
 };
 
 struct Seen {
@@ -37,8 +37,9 @@ int answerable(const Seen& seen, int missing);
 // rank that gave up before it went is no culprit: it has named one.
 int lost_culprit(const Seen& seen);
 
-// The same for a wait that may give up without harm: a rank of `needed` [ranks] that is gone,
-// whether its flag has come or not; or a missing one where all missing ranks are gone; -1: none.
+// The same for a wait whose timeout does not break the group (Await::needed): a rank of `needed`
+// [ranks] that is gone, whether its flag has come or not; or a missing rank if all missing ranks
+// are gone; -1: there is none.
 int lost_culprit(const Seen& seen, const std::vector<bool>& needed);
 
 // The rank that is named at a deadline; some rank is missing. A rank of this node that does not

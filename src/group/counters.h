@@ -1,9 +1,8 @@
-// Counters: what each rank has done so far, for whoever looks at a job from outside: `ferry top`,
-// and the metrics of its own process. They lie in the segment of the group (SharedFlags), behind a
-// head that says where; its memfd is open in every rank, so other processes of the same user read
-// it through /proc, and it costs nothing when none does. They order nothing, so all is relaxed but
-// the head: a wait that gives up looks there who else of its node waits. Written by the wait loop
-// and by exchanges.
+// Counters: the numbers of operations, rows, bytes and nanoseconds of each rank so far, for `ferry
+// top` and for metrics. They lie in the segment of the group (SharedFlags), behind a head that says
+// where. Its memfd is open in every rank, so other processes of the same user can read it through
+// /proc. A rank that gives up reads from them which other ranks of its node wait. They order no
+// other memory, so all accesses but those of the head are relaxed.
 #pragma once
 
 #include <atomic>
@@ -31,7 +30,7 @@ enum class Counter : std::uint8_t {
 };
 inline constexpr int kNumCounters = static_cast<int>(Counter::kNum);
 
-// As they are called outside. What does not grow is a value of now.
+// The names of the counters in metrics. A counter that can fall has its present value.
 struct CounterName {
   const char *name, *meaning;
   bool grows = true;

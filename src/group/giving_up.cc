@@ -1,5 +1,5 @@
-// How a wait ends with an error: what the waiting rank sees of the others, which of them it names
-// (blame.h), and what it says of them.
+// How a wait ends with an error: the waiting rank looks at the state of the others, chooses the
+// rank that it names (blame.h), and writes the message.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -36,8 +36,8 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
   return missing;
 }
 
-// Looks for a reason to give up. The flags were looked at before: a rank that did its part and then
-// died or left is no reason.
+// Looks for a reason to give up. It reads the flags first: if a rank delivered its part and then
+// died or left, that is not a reason.
 Status GroupState::check(const Await& await) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
@@ -65,8 +65,8 @@ Status GroupState::check(const Await& await) noexcept {
   return give_up(await, Code::kTimeout, owes < 0 ? late_culprit(late) : owes);
 }
 
-// True when another rank names this one at its deadline while this one waits as well, and has done
-// so for about as long. This rank knows better whom it waits for.
+// True if another rank names this one at its deadline, while this rank has been waiting for half of
+// its own deadline or more. This rank then names the rank that it waits for itself.
 bool GroupState::is_blamed_while_waiting(const Await& await, std::uint64_t word) const noexcept {
   return AbortWord::code(word) == Code::kTimeout && AbortWord::culprit(word) == rank_ &&
          await.time->remaining() < await.time->limit() / 2;
@@ -107,8 +107,8 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
   return culprit >= 0 ? culprit : owing(/*lost=*/true);
 }
 
-// [ranks] The rank that each rank of this node is seen to wait for; -1: none is seen. Nobody looks
-// while messages of this rank are to leave: ranks that wait for them say nothing of the network.
+// [ranks] The rank that each rank of this node is seen to wait for; -1: none is seen. In a wait
+// until messages have been sent all are -1: waits of other ranks say nothing about the network.
 std::vector<int> GroupState::waits_here(const Await& await, int missing) noexcept {
   std::vector<int> waits_for(size_, -1);
   if (await.outgoing) return waits_for;

@@ -1,4 +1,4 @@
-// Join: which rendezvous a new group meets at, and what the environment adds to its options.
+// Join: chooses the rendezvous of a new group, and adds options from the environment.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace ferry::internal {
 // ranks of a host share theirs. Throws Error naming both numbers of ranks when they differ.
 std::vector<int> split_nodes(const GroupOptions& options, int size);
 
-// That topology, or one of the nodes that were found. Throws Error naming two ranks that are of one
-// host in it and in truth are not.
+// That topology, or else a topology of the nodes that were found. Throws Error, which names two
+// ranks, if the topology says that they are of one host and they are not.
 Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes);
 
 // Processes that know where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or

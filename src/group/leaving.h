@@ -1,5 +1,6 @@
-// What a rank does for others while it leaves: it moves the messages of all ranks of this process.
-// The thread that would do so for another rank may be the one that waits here, or wait for it.
+// While a rank leaves its group, its thread moves the messages of all ranks of this process.
+// Another rank may have no thread for its messages: it may use this thread, or a thread that waits
+// for it.
 #pragma once
 
 namespace ferry::internal {
@@ -10,7 +11,7 @@ class GroupState;
 void share_progress(GroupState* group);
 void unshare_progress(GroupState* group) noexcept;
 
-// True when something moved.
+// Moves the messages of all groups that share_progress() has added. True if a message moved.
 bool progress_all_here() noexcept;
 
 }  // namespace ferry::internal

@@ -17,10 +17,10 @@ class Exporter;
 
 class Metrics {
  public:
-  // Nothing where the environment requests nothing. Throws Error: the request is malformed
-  // (kInvalidArgument), the file or the port is refused (kSystem).
+  // Without FERRY_METRICS this does nothing. Throws Error if the value is malformed
+  // (kInvalidArgument), or if the file or the port is refused (kSystem).
   Metrics();
-  // The last values are in the file by then.
+  // When this returns, the file has the last values.
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

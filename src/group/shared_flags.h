@@ -1,8 +1,7 @@
-// SharedFlags: what the ranks of a node share in the segment of their group: barrier counters,
-// slots of all_gather, abort words, the doorbells of ranks that sleep, and counters for onlookers.
-// What lies here of a rank of another node is written by the rank of this node that reads its
-// messages; else every slot and abort word has its rank as the only writer, and doorbells are rung
-// by anyone. The wait loop sleeps here.
+// SharedFlags: the memory that the ranks of a node share in the segment of their group: barrier
+// counters, slots of all_gather, abort words, the doorbells of ranks that sleep, and the counters.
+// Each slot and abort word has one writer: its rank, or for a rank of another node the rank of this
+// node that reads its messages. Any rank may ring a doorbell.
 #pragma once
 
 #include <atomic>
@@ -80,7 +79,7 @@ class SharedFlags {
   // [ranks], to wait for any word.
   const std::atomic<std::uint64_t>* abort_words() const noexcept { return abort_; }
   bool gave_up(int rank) const noexcept { return AbortWord::gave_up(abort(rank)); }
-  // The first word of a rank stays.
+  // Sets the abort word of a rank. If the rank has one already, that one stays.
   void set_abort(int rank, std::uint64_t word) noexcept;
 
   // Whether `peer` cannot raise its flag while `rank`, which calls this, spins: both are on one

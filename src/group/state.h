@@ -1,6 +1,6 @@
-// GroupState: the inside of a Group. Owns the rendezvous, the flags that all ranks of a
-// group share, and the verdict when the group breaks. Exchanges use it (waiting, waking,
-// agreeing) and by Group itself.
+// GroupState: the implementation of Group. It owns the rendezvous, the flags that all ranks of a
+// group share, and the verdict when the group breaks. Exchanges use it to wait for ranks, to wake
+// ranks and to agree with them.
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,9 @@ struct InMessage {
   std::span<const std::byte> body;
 };
 
-// What a group and a part of ferry that gets messages from other nodes (an exchange) share. The
-// rest is what the owner says at each go_on(). Guarded by the lock of the group.
+// Channel: through it a group passes messages of other nodes to their owner, such as an exchange.
+// The members behind the functions are set by the owner in each go_on(). Guarded by the lock of the
+// group.
 struct Channel {
   // Reads one message, in the order in which they come. It sends nothing.
   std::function<void(const InMessage&)> read;
@@ -69,8 +70,8 @@ struct Channel {
   std::shared_ptr<void> kept_open = {};  // its owner, until it is done (GroupState::keep_open)
 };
 
-// What a group keeps of its messages between nodes, and of who gets them. Guarded by `mutex`, but
-// for what is atomic and what is set when the group is made.
+// The state of a group's messages between nodes. Guarded by `mutex`, except the members that are
+// atomic or are set when the group is made.
 struct BetweenNodes {
   explicit BetweenNodes(int size) : lost(size), farewell(size) {}
 
@@ -100,7 +101,7 @@ struct BetweenNodes {
   std::map<int, std::string> why_lost;
 };
 
-// Why calls on this group end with an error from now on.
+// The reason why calls on this group end with an error from now on.
 struct GroupVerdict {
   std::mutex mutex;
   Status status;  // set once, guarded by the mutex
@@ -156,7 +157,7 @@ class GroupState {
   // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
   void ring() noexcept { flags_->ring(node_ranks_); }
 
-  // What onlookers see of this rank.
+  // The counters of this rank, which metrics and `ferry top` show.
   RankCounters& counters() noexcept { return flags_->counters(); }
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
@@ -167,19 +168,19 @@ class GroupState {
   // Held while messages are read. Messages may be sent with it held.
   [[nodiscard]] std::unique_lock<std::mutex> lock() const;
   MessageChannel& messages() const noexcept { return *messages_; }
-  // Before the first message to any of them.
+  // Connects to the mates of a table. Call before the first message to any of them.
   void reach(const ForwardingTable& forwarding, bool together);
   // Channels are numbered in collective order. Messages for a closed channel are dropped.
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
-  // Its owner is gone, others still speak through this rank: it stays until it is done.
+  // Keeps a channel without an owner while other ranks may still send through this rank.
   void keep_open(std::uint32_t number, std::shared_ptr<void> owner);
   // True when a rank has left, gave up, died or cannot be reached any more. `sends_here`: it sends
   // to this rank, whose last messages may come after other ranks have said that it departed.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
-  // Waits until what was sent has left this rank, which may go on to something else than ferry and
-  // must not keep messages that others wait for. `await` says who waits, for `mates`.
+  // Waits until the messages to `mates` have been sent: this rank may not call ferry again for a
+  // while, and must not keep messages that others wait for. `await` has the names for an error.
   Status await_sent(Await await, const std::vector<bool>& mates) noexcept;
 
   // True once some rank has given up on the group.
@@ -188,7 +189,7 @@ class GroupState {
   // usable. The first telling of another rank's report has that report's code, phase and culprit.
   Status verdict() noexcept;
   bool usable() const noexcept;
-  Status death_here() const noexcept;  // of a rank of this node that died without a word; else ok
+  Status death_here() const noexcept;  // kPeerLost if a rank of this node died unreported; else ok
 
   void leave() noexcept;
   // Breaks the group for all ranks: an invariant of ferry does not hold on this one (FERRY_CHECK).
@@ -248,7 +249,7 @@ class GroupState {
   int rank_;
   int size_;
   Topology topology_;
-  std::vector<int> node_ranks_;  // of this node, ascending
+  std::vector<int> node_ranks_;  // the ranks of this node, ascending
   std::vector<int> local_ranks_;
   int num_cpus_ = 1, num_neighbours_ = 1;
   std::uint64_t num_barriers_ = 0;

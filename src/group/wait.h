@@ -1,4 +1,4 @@
-// Await: what a rank waits for, said once, and CallTime: for how long. The loop itself is
+// Await describes the flags that a rank waits for, CallTime the time limit. The loop itself is
 // GroupState::wait (wait.cc).
 #pragma once
 
