@@ -31,7 +31,8 @@ class Calls {
   // `mirror`: null on one node.
   Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
         std::shared_ptr<Mirror> mirror);
-  // Waits of the others pass from now on, and find that the record of this rank is missing.
+  // Call at the end of the Collectives: waits of the others for this rank pass from then on, and
+  // find that its record is missing.
   void close() noexcept;
 
   int rank() const noexcept { return group_.rank(); }
@@ -59,7 +60,7 @@ class Calls {
   void publish_counts(std::span<const std::int64_t> sent, std::span<const std::int64_t> expected);
   // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or what broke.
   Status refuse(const Status& why);
-  // The same for a call whose rounds the flags cannot count.
+  // The same for a call that has more rounds than the flags can count.
   Status refuse_rounds(std::int64_t rounds);
 
   // Goes through the call in rounds, of which there is at least one: write(k) writes to this rank's
@@ -95,7 +96,7 @@ class Calls {
   // The end of a call in which a rank has several rounds: other ranks wait for it, and what this
   // rank writes down for its node must have come.
   Status end();
-  // The end of every call: what others wait for has left this rank.
+  // Ends every call: waits until the messages that others wait for have been sent.
   Status leave(Status status);
 
   Status examine();

@@ -1,4 +1,4 @@
-// The copy of all collectives: any bytes, or none, also from a place to itself.
+// The copy function of all collectives. The size may be 0, and both addresses may be equal.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Incoming: what ranks of other nodes send to a Collectives (mirror.h), written down in the segment
-// of this node. The bytes come over the network: a message that no rank of ferry sends is dropped,
-// so that whatever comes, the readers of the segment find offsets and lengths that lie inside it.
+// Incoming: writes the messages that ranks of other nodes send to a Collectives (mirror.h) to the
+// segment of this node. The bytes come over the network, so it checks them and drops a message that
+// no rank of ferry sends: offsets and lengths in the segment then always lie inside it.
 #pragma once
 
 #include <cstddef>

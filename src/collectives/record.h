@@ -1,5 +1,5 @@
-// What the ranks of a Collectives say to each other about one call: the flag of a rank and the
-// record behind it. calls.cc writes and reads them; layout.h says where they lie.
+// The data that a rank of a Collectives publishes about one call: its flag, and the record behind
+// it. calls.cc writes and reads them; layout.h says where they lie.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,8 @@ enum class CallKind : std::uint8_t {
 };
 const char* call_name(CallKind kind) noexcept;
 
-// What all ranks must agree on in one call. Fields that a kind does not have are 0.
+// The part of a record that must be equal on all ranks of a call. Fields that a kind does not have
+// are 0.
 struct CallTerms {
   CallKind kind = CallKind::kRefused;
   DataType dtype = DataType::kBytes;

@@ -1,5 +1,5 @@
-// CollectivesState: the inside of a Collectives. Makes it with all ranks together, checks the
-// arguments of each call, and refuses the call for all ranks where they are wrong.
+// CollectivesState: the implementation of Collectives. All ranks construct it together. It checks
+// the arguments of each call; if they are wrong on one rank, the call is refused on all ranks.
 #pragma once
 
 #include <chrono>
