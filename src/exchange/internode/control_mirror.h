@@ -1,8 +1,7 @@
 // ControlMirror: the control messages of one way. It sends this rank's record, counts and flags to
 // its mates, and writes those of the ranks that it serves into the window of this node, as if those
-// ranks had written them. By the second way only the flag goes that says that rows are there.
-// It sends on the thread of the exchange's caller, stores where the group makes
-// progress.
+// ranks had written them. The second way has only the flag that says that rows are there. It sends
+// on the thread of the exchange's caller, and writes where the group makes progress.
 #pragma once
 
 #include <atomic>
@@ -18,19 +17,19 @@ class ControlMirror {
  public:
   explicit ControlMirror(MateLinks& links);
 
-  // What peers of other nodes must know once progress says `number`: the first time the record, and
-  // with it the counts where there are any.
+  // Sends this rank's flags to the mates. The first message of operation `number` also has the
+  // record, and the counts if the operation has any.
   void send(std::uint64_t number);
   // Over the second way: the rows that this rank sent in operation `number` have been delivered.
   void send_delivered(std::uint64_t number);
-  // Tells the ranks of the last operation and those that will take part how far this rank has read,
-  // and nothing of what may still be under way by the table in use; returns the table of those that
-  // will take part. `all`: everybody does.
+  // Sends read_through of this rank to the ranks of the last operation and to those that will take
+  // part, without progress, since messages by the table in use may still be on their way. Returns
+  // the table of the ranks that will take part. `all`: all ranks do.
   ForwardingTable send_read(const std::vector<bool>& taking_part, bool all);
-  // That this rank destroys its exchange, to all nodes that it may have sent to.
+  // Sends to all nodes that this rank may have sent to that it destroys its exchange.
   void send_departure();
 
-  // What came from `source`.
+  // Writes a message about rank `source` to the window of this node.
   void write(int source, std::uint64_t number, const RecordMessage& message);
   void write(int source, std::uint64_t number, const RankFlags& flags);
 

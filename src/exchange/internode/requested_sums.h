@@ -34,7 +34,7 @@ class RequestedSums {
   bool has_arrived(std::size_t subtree) const noexcept;
   // The index of a mate; true when sums are requested from it.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
-  // The mates of which some sums are not here yet.
+  // Appends the mates whose replies are not complete yet.
   void add_awaited(std::vector<int>& mates) const;
   const ReplyLayout& layout() const noexcept { return layout_; }
 

@@ -1,7 +1,7 @@
-// RowRelay: what one way passes on for the ranks that it serves, to nodes further in, and the room
-// that callers of this rank wait for. Messages of a rank are passed on in the order in which they
-// came, as there is room. It is called where the group makes progress;
-// want_room() and room() are for the thread of the exchange's caller.
+// RowRelay: passes on messages of the ranks that this rank serves to nodes further in, and reports
+// room for messages to callers that wait for it. Messages of a rank are passed on in the order in
+// which they came, when there is room. It is called where the group makes progress; want_room() and
+// room() are for the thread of the exchange's caller.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// SumServer: the sums of one way: those that ranks of other nodes request from this one, and the
-// replies to what this rank requests itself. It is called where the group makes progress;
-// request(), forget(), all_here() and the flags are for the thread of the exchange's caller.
+// SumServer: the sums of one way: those that ranks of other nodes request from this rank, and the
+// replies to its own requests. It is called where the group makes progress. The thread of the
+// exchange's caller may call ask(), forget() and all_here(), and read the flags.
 //   requested_sums.h   sums requested of each mate    sums_inbox.h  the replies, as they come
 //   sum_request.h  sums that were requested here
 #pragma once
@@ -33,7 +33,7 @@ class SumServer {
   MateLinks& links() const noexcept { return links_; }
   std::int64_t max_row_bytes() const noexcept { return config_.max_output_row_bytes; }
 
-  // What came from `from`: a request, or the next bytes of a reply.
+  // Takes a message of rank `from`: a request, or the next bytes of a reply.
   void take(int from, const MessageHead& head, const SumRequestMessage& ask);
   void take(int from, const MessageHead& head, const SumReply& answers);
   // `source` requests nothing more.

@@ -1,5 +1,5 @@
-// SumsInbox: memory for the sums that other ranks owe this one, laid out before they come, and the
-// flags that say they are here. Any thread may call it.
+// SumsInbox: memory for the sums that this rank has requested from others, laid out before they
+// come, and the flags that say they are here. Any thread may call it.
 #pragma once
 
 #include <atomic>

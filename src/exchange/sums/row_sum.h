@@ -21,7 +21,7 @@
 
 namespace ferry::internal {
 
-// What the rows of one combine are.
+// The type, size and weighting of the rows of one combine.
 struct RowFormat {
   const WireFormat* wire;  // of combine
   DataType type;

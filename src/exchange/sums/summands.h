@@ -1,5 +1,5 @@
-// Summands: what one token's result is the sum of, in order, and memory for rows that have to be
-// made first. One per worker, used again for every token.
+// Summands: the rows that add up to the result of one token, in order, and memory for rows that
+// have to be computed first. Each worker has one and uses it again for every token.
 #pragma once
 
 #include <array>

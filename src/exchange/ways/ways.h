@@ -1,7 +1,7 @@
-// Ways: the ways by which the ranks of other nodes are reached: none on one node, else one, or two
-// where groups of the outermost level are joined in two ways. Control messages take the first; of
-// an operation in which all ranks take part, rows and sums take both. A value: copies share the
-// ways, which may outlive their exchange (keep_open).
+// Ways: all ways by which an exchange reaches other nodes. There is none on one node, otherwise
+// one, or two if two links join the groups of the outermost level. Control messages take the first
+// way. Rows and sums take both if all ranks take part in the operation. Copies of this value share
+// the ways, which may outlive their exchange (keep_open).
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class Ways {
   // Which of `num_ways` a token takes.
   std::size_t of_token(std::int64_t token, std::size_t num_ways) const noexcept;
 
-  // Control messages; on one node nothing happens. What ranks of other nodes must know once
-  // progress of this rank says `stage`.
+  // Control messages; on one node these functions do nothing. tell() sends this rank's flags and
+  // record to other nodes once its progress has reached `stage`.
   void tell(std::uint64_t number, Stage stage) const;
   // The last operation that this rank has finished.
   void send_read_through(std::uint64_t number) const;
@@ -66,7 +66,8 @@ class Ways {
   void use(const std::shared_ptr<WorkerPool>& workers) const;
   // Bytes that this rank sent over links of `level` and further out.
   CrossedBytes crossed(int level) const noexcept;
-  // At the end of the exchange: others may still speak through this rank.
+  // Call at the end of the exchange: the ways stay open while others may still send through this
+  // rank.
   void keep_open();
 
  private:

@@ -60,7 +60,7 @@ int WorkerPool::my_node() const noexcept {
 void WorkerPool::work(int worker) {
   int node = -1;
   for (std::uint32_t seen = 0;; ++seen) {
-    round_.wait(seen, std::memory_order_acquire);  // partner: run(), ~WorkerPool
+    round_.wait(seen, std::memory_order_acquire);  // partner: fork(), end()
     if (stop_.load(std::memory_order_acquire)) return;
     if (node_ >= 0 && node_ != node) run_on(nodes_[node = node_]);
     const auto [begin, end] = share(count_, worker);

@@ -1,7 +1,5 @@
-// WorkerPool: the threads that move rows for one rank, the caller included. A call of run() is a
-// fork and a join. The ways of an exchange may outlive it, and share it; used by
-// send_rows.cc, publish_outputs.cc, combine.cc and, between nodes, cross_rows.cc and
-// sum_request.cc.
+// WorkerPool: the threads that copy and sum rows for one rank; the caller is one of them. A call of
+// run() is a fork and a join. An exchange shares its pool with its ways, which may outlive it.
 #pragma once
 
 #include <atomic>
