@@ -51,8 +51,8 @@ struct InMessage {
 };
 
 // Channel: through it a group passes messages of other nodes to their owner, such as an exchange.
-// The members behind the functions are set by the owner in each go_on(). Guarded by the lock of the
-// group.
+// The owner sets `holds` and `done` in each go_on(); GroupState sets `kept_open`. Guarded by the
+// lock of the group.
 struct Channel {
   // Reads one message, in the order in which they come. It sends nothing.
   std::function<void(const InMessage&)> read;
