@@ -123,13 +123,13 @@ def like(tensor, part):
 
 
 def is_sharded(tensor):
-    """Whether it is a DTensor; no tensor is one before the module of DTensor has been loaded."""
+    """Whether the tensor is a DTensor. No tensor is one before torch.distributed.tensor has been loaded."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensor, loaded.DTensor)
 
 
 def local(tensor):
-    """The part of this rank, through which gradients flow; a plain tensor itself."""
+    """Returns the local tensor of a DTensor, through which gradients flow, or a plain tensor unchanged."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
