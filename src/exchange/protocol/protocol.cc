@@ -73,7 +73,7 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   }
   // When the set changes, every rank finishes its own operations, even a rank that the new set
   // leaves out: other ranks wait for that.
-  const bool changed = active_ != last_set_ || last_taken_ + 1 < issued_;
+  const bool changed = set_changes();
   if (changed) {
     if (Status status = settle(last_taken_); !status.ok()) return status;
   }
@@ -94,12 +94,17 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   return await_readers_of_refusals();
 }
 
+// The operation before this one had other ranks, or this rank took no part in it.
+bool Protocol::set_changes() const noexcept {
+  return active_ != last_set_ || last_taken_ + 1 < issued_;
+}
+
 // The caller named ranks that are no valid set. Any rank may wait for this one, so the refusal is
 // sent to all ranks, and this rank waits for none.
 Status Protocol::refuse_to_everybody() {
   set_known_ = false;
   active_ = setup_.everybody;
-  if (active_ != last_set_ || last_taken_ + 1 < issued_) {
+  if (set_changes()) {
     if (Status status = settle(last_taken_); !status.ok()) return status;
     ways_.use(ways_.send_set(*active_));
   }

@@ -149,6 +149,7 @@ class Protocol {
   std::uint64_t num_records() const noexcept { return 2 * std::uint64_t(setup_.config.depth); }
   // How long this rank waits for ranks that may make no more calls.
   std::chrono::nanoseconds longest_wait_for_absent() const noexcept;
+  bool set_changes() const noexcept;
   Status refuse_to_everybody();
   Status await_readers_of_refusals();
   void conclude(const Issued& issued);
