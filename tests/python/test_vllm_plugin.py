@@ -13,13 +13,18 @@ print(find_platform(), [name for name in ("torch", "vllm") if name in sys.module
 """
 
 
+def output_of(program, monkeypatch, variable, value):
+    """What a new process prints in which the variable has this value; None: it is not set."""
+    monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(variable, value)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
 @pytest.mark.parametrize("asked, said", [("1", "ferry.vllm.platform.FerryCpuPlatform"), ("0", "None"), (None, "None")])
 def test_it_answers_only_when_asked(monkeypatch, asked, said):
-    monkeypatch.delenv("FERRY_VLLM", raising=False)
-    if asked is not None:
-        monkeypatch.setenv("FERRY_VLLM", asked)
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == f"{said} []\n"
+    assert output_of(PROGRAM, monkeypatch, "FERRY_VLLM", asked) == f"{said} []\n"
 
 
 def test_vllm_finds_it():
@@ -50,8 +55,4 @@ for backend, workers in (("mp", 1), ("uni", 1), ("mp", 2), ("ray", 1)):
 
 @pytest.mark.parametrize("bound, said", [("nobind", "uni uni mp ray"), ("0|1", "mp mp mp ray"), (None, "mp mp mp ray")])
 def test_an_engine_of_one_worker_runs_it_itself_unless_threads_are_bound(monkeypatch, bound, said):
-    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
-    if bound is not None:
-        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
-    done = subprocess.run([sys.executable, "-c", STAND_IN], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == said.split()
+    assert output_of(STAND_IN, monkeypatch, "VLLM_CPU_OMP_THREADS_BIND", bound).split() == said.split()
