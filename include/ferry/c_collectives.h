@@ -60,7 +60,7 @@ typedef struct ferry_message_args {
   int64_t deadline_ns;  // 0: that of the options
 } ferry_message_args;
 
-// "sum", "avg", ...; "unknown" for no such one.
+// Returns "sum", "avg", ..., or "unknown" for a number that is not an operation.
 FERRY_EXPORT const char* ferry_reduce_op_name(int32_t reduce_op);
 
 // Collective. `options` may be NULL. The object stays in the group if `group` is destroyed first,
@@ -93,7 +93,7 @@ FERRY_EXPORT ferry_code ferry_all_reduce(ferry_collectives* collectives,
 // The same on `root` only; elsewhere `out` may be NULL.
 FERRY_EXPORT ferry_code ferry_reduce(ferry_collectives* collectives,
                                      const ferry_collective_args* args);
-// `out`: `count` elements, of `root` on all ranks. `root` only reads them.
+// Copies the `count` elements in `out` of `root` to `out` of every other rank.
 FERRY_EXPORT ferry_code ferry_broadcast(ferry_collectives* collectives,
                                         const ferry_collective_args* args);
 // `out` of `root`: the counts[r] elements of `in` of each rank r, in rank order. `in` of the root

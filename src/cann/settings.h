@@ -48,10 +48,10 @@ struct Settings {
 Settings settings_of(const DispatchArgs& args);
 Settings settings_of(const CombineArgs& args);
 
-// The number that a rank sends with its call (ferry::Digests), never 0: a digest of the settings
-// other than the columns of scales, and whether the rank skips, which takes the lower half. The
-// upper half has the columns of scales of a dispatch, if the rank takes those only; of a combine it
-// is 0.
+// The number that a rank sends with its call (ferry::Digests). The lower half is never 0: it has a
+// digest of all settings except the columns of scales, and says whether the rank skips. The upper
+// half of a dispatch is the number of columns of scales plus 1, or 0 if the rank takes any number.
+// The upper half of a combine is 0.
 std::uint64_t digest_of(const Settings& settings, bool skips, bool any_scales);
 
 // What the numbers of the active ranks say. Without numbers nothing differs.

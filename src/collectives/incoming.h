@@ -13,8 +13,8 @@
 
 namespace ferry::internal {
 
-// One message between nodes. `number`: of the call; a step; an offset in the segment; a position in
-// a ring; likewise.
+// One message between nodes. `number` is the number of a kCall, the step of a kStep, the offset in
+// the segment of a kData, and a position in the ring of a kPiece or kTaken.
 struct MirrorMessage {
   enum Kind : std::uint8_t { kCall, kStep, kData, kPiece, kTaken };
   int from;
@@ -29,8 +29,8 @@ class Incoming {
   Incoming(std::byte* segment, const CollectivesLayout& layout, const MailboxShape& shape, int rank,
            int num_ranks);
 
-  // `serves`: this rank writes down for its node what the sender writes to its window and flag.
-  // True when a flag was raised, for which ranks of this node may sleep.
+  // `serves`: whether this rank copies, for its node, what the sender writes to its own window and
+  // flag. Returns true if a flag was raised that sleeping ranks of this node may wait for.
   bool read(const MirrorMessage& message, bool serves) noexcept;
 
   // The record of a rank and the counts behind it, as they are sent.

@@ -174,7 +174,7 @@ class Issuer:
         self._queue: collections.deque[FerryWork] = collections.deque()
         self._turn = threading.Lock()  # held while an operation runs
         self._issued = threading.Condition()
-        self._servers = 0  # threads that will take the next operation; one in a callback is none of them
+        self._servers = 0  # threads that wait for an operation or run one; not those in a callback
 
     def issue(self, work: FerryWork, asynchronous: bool) -> FerryWork:
         self.latest.append(work.record)

@@ -76,7 +76,7 @@ Stores StoreChoice::begin(std::uint64_t bytes, std::int64_t now_ns) noexcept {
   return stores(bytes);
 }
 
-// Where a trial of the process has found what is best, this exchange begins after its own.
+// If the process has learned the faster stores for this size, this exchange skips its first trial.
 void StoreChoice::begin_size(std::uint64_t bytes, std::int64_t now_ns) noexcept {
   const int bits = std::bit_width(bytes);
   Size& size = sizes_[bits];
