@@ -91,9 +91,9 @@ struct ScaleRows {
 struct Digests {
   std::uint64_t mine = 0;  // not 0 where `all` is given
   // Those of the active ranks, in their order, 0 of a rank that refused. Written by dispatch_send,
-  // skip and combine_recv (or combine_send), whatever their outcome, equally on all active ranks
-  // that do not refuse. Not written when a rank did not come, or names other active ranks. The
-  // vector must live until the operation has ended.
+  // skip and combine_recv (or combine_send), whatever their outcome, and by refuse_dispatch and
+  // refuse_combine, equally on all active ranks. Not written when a rank did not come, or names
+  // other active ranks. The vector must live until the operation has ended.
   std::vector<std::uint64_t>* all = nullptr;
 };
 
@@ -321,11 +321,12 @@ class FERRY_EXPORT Exchange {
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
   // error that broke the group. `active_ranks` are those of the call (chosen_ranks): ranks that no
   // set can have, such as {-1}, say that they are not known, and then this rank waits for nobody.
-  // A rank that is not active refuses for itself alone, without a wait.
-  [[nodiscard]] Status refuse_dispatch(const Status& why,
-                                       std::span<const int> active_ranks = {}) noexcept;
-  [[nodiscard]] Status refuse_combine(const Status& why,
-                                      std::span<const int> active_ranks = {}) noexcept;
+  // A rank that is not active refuses for itself alone, without a wait. `digests` (may be null): as
+  // Digests::all.
+  [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
+                                       std::vector<std::uint64_t>* digests = nullptr) noexcept;
+  [[nodiscard]] Status refuse_combine(const Status& why, std::span<const int> active_ranks = {},
+                                      std::vector<std::uint64_t>* digests = nullptr) noexcept;
 
   // Replaces a dispatch or combine on a rank that makes this call in another exchange. ok when all
   // active ranks skip: none of them is in a call of this exchange, so all may use the other one.

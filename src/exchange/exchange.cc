@@ -73,15 +73,17 @@ Status Exchange::dispatch_memory(Operation operation, Received& received) noexce
 
 bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }
 
-Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks) noexcept {
+Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks,
+                                 std::vector<std::uint64_t>* digests) noexcept {
   return guarded(state_, [&](ExchangeState& state) {
-    return state.refuse(internal::OperationKind::kDispatch, why, active_ranks);
+    return state.refuse(internal::OperationKind::kDispatch, why, active_ranks, digests);
   });
 }
 
-Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks) noexcept {
+Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks,
+                                std::vector<std::uint64_t>* digests) noexcept {
   return guarded(state_, [&](ExchangeState& state) {
-    return state.refuse(internal::OperationKind::kCombine, why, active_ranks);
+    return state.refuse(internal::OperationKind::kCombine, why, active_ranks, digests);
   });
 }
 

@@ -24,7 +24,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
     return {};
   }
   if (refusal.ok()) refusal = dispatch->announce(args);
-  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  if (!refusal.ok()) return protocol.refuse(issued, refusal, args.digests.all);
   dispatch->times.spans.push_back({"count", began, now_ns()});
   if (Status status = dispatch->send(args); !status.ok()) return status;
   operation.number = issued.number;
@@ -73,7 +73,7 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
     return {};
   }
   if (refusal.ok()) refusal = combine->announce();
-  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  if (!refusal.ok()) return protocol.refuse(issued, refusal, args.digests.all);
   if (Status status = combine->request_sums(); !status.ok()) return status;
   combine->times.spans.push_back({"publish", began, now_ns()});
   operation.number = issued.number;
@@ -90,13 +90,14 @@ Status ExchangeState::combine_recv(Operation operation) {
 }
 
 Status ExchangeState::refuse(OperationKind kind, const Status& why,
-                             std::span<const int> active_ranks) {
+                             std::span<const int> active_ranks,
+                             std::vector<std::uint64_t>* digests) {
   Protocol& protocol = parts_.protocol;
   if (Status status = protocol.begin({}); !status.ok()) return status;
   const Status refusal = protocol.choose_active(active_ranks);
   const Issued issued = protocol.issue(kind);
   const bool unknown = !refusal.ok() && !issued.set_known;
-  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal);
+  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal, digests);
 }
 
 Status ExchangeState::skip(std::string_view why, const Digests& digests,
@@ -105,7 +106,8 @@ Status ExchangeState::skip(std::string_view why, const Digests& digests,
   if (Status status = protocol.begin({}); !status.ok()) return status;
   const Status refusal = protocol.choose_active(active_ranks);
   const Issued issued = protocol.issue(OperationKind::kDispatch);
-  return refusal.ok() ? protocol.skip(issued, why, digests) : protocol.refuse(issued, refusal);
+  return refusal.ok() ? protocol.skip(issued, why, digests)
+                      : protocol.refuse(issued, refusal, digests.all);
 }
 
 }  // namespace ferry::internal

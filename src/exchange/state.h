@@ -39,7 +39,8 @@ class ExchangeState {
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept { return parts_.protocol.poll(operation); }
-  Status refuse(OperationKind kind, const Status& why, std::span<const int> active_ranks);
+  Status refuse(OperationKind kind, const Status& why, std::span<const int> active_ranks,
+                std::vector<std::uint64_t>* digests);
   Status skip(std::string_view why, const Digests& digests, std::span<const int> active_ranks);
   Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                           OutputRows& outputs);

@@ -114,8 +114,9 @@ class Protocol {
 
   // A refused call still takes part: its record has the reason, so that every rank returns an error
   // and goes on. A rank that is left out, or that named no valid set of ranks, does not wait for
-  // the others. Returns `why`, or the error of a wait that failed.
-  Status refuse(const Issued& issued, const Status& why);
+  // the others. Returns `why`, or the error of a wait that failed. `digests` (may be null): as in
+  // examine().
+  Status refuse(const Issued& issued, const Status& why, std::vector<std::uint64_t>* digests);
   // Takes part in an operation without a call. Returns ok if all ranks skip it (Exchange::skip).
   Status skip(const Issued& issued, std::string_view why, const Digests& digests);
   // Ends a send half with an outcome that all ranks share.
@@ -162,6 +163,9 @@ class Protocol {
   Status judge_skips(const Issued& issued) const;
   Status name_mismatch(const Issued& issued) const;
   std::string describe(int rank, std::uint64_t number) const;
+  // Whether the records of all ranks are there, and name the same active ranks.
+  bool all_name_same_ranks(const Issued& issued) const noexcept;
+  void read_digests(const Issued& issued, std::vector<std::uint64_t>* digests) const;
 
   GroupState& group_;
   const Setup& setup_;

@@ -44,7 +44,7 @@ Status Protocol::destroyed(const Issued& issued, const char* phase, int peer,
 }
 
 Status Protocol::examine(const Issued& issued, std::vector<std::uint64_t>* digests) {
-  bool all_agree = true, same_ranks = true, skips = false;
+  bool all_agree = true, skips = false;
   const std::uint64_t number = issued.number;
   const Agreed weights = agreed_weights(issued);
   const std::vector<int>& ranks = issued.active->ranks;
@@ -61,13 +61,9 @@ Status Protocol::examine(const Issued& issued, std::vector<std::uint64_t>* diges
     const Agreed said = theirs.terms.weights;
     all_agree =
         all_agree && agree(theirs.terms, first) && (said == Agreed::kAny || said == weights);
-    same_ranks = same_ranks && name_same_ranks(theirs.terms, first);
     skips = skips || theirs.skips;
   }
-  if (digests != nullptr && same_ranks) {
-    digests->clear();
-    for (const int peer : ranks) digests->push_back(view_.record(peer, number).digest);
-  }
+  read_digests(issued, digests);
   for (const int peer : ranks) {
     const Record& theirs = view_.record(peer, number);
     if (theirs.status == Code::kOk) continue;
@@ -76,8 +72,24 @@ Status Protocol::examine(const Issued& issued, std::vector<std::uint64_t>* diges
                         kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
             peer};
   }
-  if (skips && same_ranks) return judge_skips(issued);
+  if (skips && all_name_same_ranks(issued)) return judge_skips(issued);
   return all_agree ? Status{} : name_mismatch(issued);
+}
+
+bool Protocol::all_name_same_ranks(const Issued& issued) const noexcept {
+  const std::vector<int>& ranks = issued.active->ranks;
+  const Terms& first = view_.record(ranks[0], issued.number).terms;
+  return std::ranges::all_of(ranks, [&](int peer) {
+    const Record& theirs = view_.record(peer, issued.number);
+    return theirs.number == issued.number && name_same_ranks(theirs.terms, first);
+  });
+}
+
+void Protocol::read_digests(const Issued& issued, std::vector<std::uint64_t>* digests) const {
+  if (digests == nullptr || !all_name_same_ranks(issued)) return;
+  digests->clear();
+  for (const int peer : issued.active->ranks)
+    digests->push_back(view_.record(peer, issued.number).digest);
 }
 
 // The outcome if no rank refused, all name the same active ranks, and some skip.
@@ -141,7 +153,8 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
                      active.empty() ? "" : ", ", active);
 }
 
-Status Protocol::refuse(const Issued& issued, const Status& why) {
+Status Protocol::refuse(const Issued& issued, const Status& why,
+                        std::vector<std::uint64_t>* digests) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
   FERRY_CHECK(why.ok(), ==, false);
   const bool alone = !issued.active->contains_me() || !issued.set_known;
@@ -163,6 +176,7 @@ Status Protocol::refuse(const Issued& issued, const Status& why) {
             fmt::format("{}; this rank had refused: {}", status.message(), why.message()),
             status.culprit()};
   }
+  read_digests(issued, digests);
   conclude(issued);
   return leave(issued, why);
 }
