@@ -133,7 +133,16 @@ Shape scales_shape(const Given& given, const cann::DispatchArgs& args, std::int6
   return travel ? Shape{rows, args.scales.columns} : Shape{rows};
 }
 
+// Comes first: where other arguments cannot be read, the refusal goes to these ranks.
+template <typename Args>
+void read_elastic_info(const Given& given, Args& args) {
+  static constexpr std::int32_t kUnread[] = {-1};
+  args.elastic_info = kUnread;
+  args.elastic_info = given.vector<const std::int32_t>("elastic_info", Element::kInt32);
+}
+
 void read_dispatch(const Given& given, cann::DispatchArgs& args) {
+  read_elastic_info(given, args);
   args.attributes = read_attributes(given);
   args.quant_mode = given.integer("quant_mode");
   args.expert_ids = {nullptr, 0, 0};
@@ -148,7 +157,6 @@ void read_dispatch(const Given& given, cann::DispatchArgs& args) {
     std::swap(args.scales.rows, args.scales.columns);
   args.x_active_mask = given.matrix<std::uint8_t>("x_active_mask", Element::kBool);
   args.expert_scales = given.matrix<float>("expert_scales", Element::kFp32);
-  args.elastic_info = given.vector<const std::int32_t>("elastic_info", Element::kInt32);
   args.performance_info = given.vector<std::int64_t>("performance_info", Element::kInt64);
 }
 
@@ -207,6 +215,7 @@ struct CombineCall {
 };
 
 void read_combine(const Given& given, cann::CombineArgs& args) {
+  read_elastic_info(given, args);
   args.attributes = read_attributes(given);
   args.comm_quant_mode = given.integer("comm_quant_mode");
   args.expert_ids = {nullptr, 0, 0};
@@ -227,7 +236,6 @@ void read_combine(const Given& given, cann::CombineArgs& args) {
   if (args.expert_scales.rows * args.expert_scales.columns == 0) args.expert_scales = {};
   args.x_active_mask = given.matrix<std::uint8_t>("x_active_mask", Element::kBool);
   args.expand_scales = given.vector<const float>("expand_scales", Element::kFp32);
-  args.elastic_info = given.vector<const std::int32_t>("elastic_info", Element::kInt32);
   args.performance_info = given.vector<std::int64_t>("performance_info", Element::kInt64);
   args.ori_x = given.rows("ori_x");
   args.const_expert_alpha1 = given.rows("const_expert_alpha_1");

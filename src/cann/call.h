@@ -26,11 +26,11 @@ struct Request {
 };
 template <typename Args>
 Request request_of(ExchangeCache& cache, const Args& args) {
+  cache.set_active(named_ranks(args.elastic_info));
   cache.check_names(args.attributes);
   const ExchangeConfig config = config_of(args, cache.place());
   const ElasticMap elastic(args.elastic_info, args.attributes);
-  cache.set_active(elastic.active());
-  return {{config, settings_of(args)}, elastic};
+  return {{config, settings_of(args), takes_any_scales(args)}, elastic};
 }
 
 // Replaces the call of an operator on a rank whose caller refuses it.
@@ -38,10 +38,7 @@ template <typename Args>
 Result refuse_call(const Communicator& communicator, const char* name, Purpose purpose,
                    const Args& args, const Status& why) noexcept {
   return call(communicator, name, purpose, [&](ExchangeCache& cache) -> Result {
-    try {
-      request_of(cache, args);
-    } catch (const Refused&) {  // then the ranks of the call before are taken
-    }
+    cache.set_active(named_ranks(args.elastic_info));
     throw Refused{status_code(why.code()), why};
   });
 }

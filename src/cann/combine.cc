@@ -152,19 +152,18 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
   take_mask(args.x_active_mask, args.expert_ids, dispatched);
   const Triplets triplets(args, elastic, dispatched);
   std::vector<std::uint64_t> digests;
-  ferry::CombineArgs combine{
-      .expert_rows = {args.expand_x.data, rows, batch.h, args.expand_x.dtype,
-                      args.expand_x.pitch_bytes},
-      .topk_weights = args.expert_scales.data,
-      .out = args.x_out.data,
-      .out_dtype = args.x_out.dtype,
-      .dispatched = &dispatched,
-      .constants = {args.const_expert_alpha1.data, args.const_expert_alpha2.data,
-                    args.const_expert_v.data},
-      .shared_output = args.shared_expert_x.data,
-      .digests = {digest_of(wanted.settings, /*skips=*/false, /*any_scales=*/false) |
-                      std::uint64_t{triplets.share_of_zero()} << 32,
-                  &digests}};
+  ferry::CombineArgs combine{.expert_rows = {args.expand_x.data, rows, batch.h, args.expand_x.dtype,
+                                             args.expand_x.pitch_bytes},
+                             .topk_weights = args.expert_scales.data,
+                             .out = args.x_out.data,
+                             .out_dtype = args.x_out.dtype,
+                             .dispatched = &dispatched,
+                             .constants = {args.const_expert_alpha1.data,
+                                           args.const_expert_alpha2.data, args.const_expert_v.data},
+                             .shared_output = args.shared_expert_x.data,
+                             .digests = {digest_of(wanted.settings, kSame, /*any_scales=*/false) |
+                                             std::uint64_t{triplets.share_of_zero()} << 32,
+                                         &digests}};
   if (with_norm != nullptr) combine.norm = take_norm(*with_norm);
   Status status = exchange.combine(combine);
   cache.follow(wanted, status, digests);  // throws; no rank follows others to another combine

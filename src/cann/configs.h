@@ -23,5 +23,6 @@ std::int64_t scale_columns(const DispatchArgs& args) noexcept;
 inline bool takes_any_scales(const DispatchArgs& args) noexcept {
   return args.quant_mode == 0 && args.expert_ids.rows == 0;
 }
+inline bool takes_any_scales(const CombineArgs& /*args*/) noexcept { return false; }
 
 }  // namespace ferry::cann::internal

@@ -203,7 +203,7 @@ Result run_in(ExchangeCache& cache, Exchange& exchange, const Wanted& wanted,
                    static_cast<int>(call.batch.k), IndexType::kInt32},
       .topk_weights = args.expert_scales.data,
       .active_ranks = elastic.active(),
-      .digests = {digest_of(wanted.settings, /*skips=*/false, wanted.any_scales), &digests}};
+      .digests = {digest_of(wanted.settings, kSame, wanted.any_scales), &digests}};
   take_mask(args.x_active_mask, args.expert_ids, sent);
   if (args.quant_mode == 0) {
     sent.token_scales = args.scales.data;
@@ -227,8 +227,7 @@ Result run_in(ExchangeCache& cache, Exchange& exchange, const Wanted& wanted,
 }
 
 Result run(ExchangeCache& cache, const DispatchArgs& args) {
-  auto [wanted, elastic] = request_of(cache, args);
-  wanted.any_scales = takes_any_scales(args);
+  const auto [wanted, elastic] = request_of(cache, args);
   return run_in(cache, cache.find(wanted), wanted, elastic, args);
 }
 

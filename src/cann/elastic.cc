@@ -13,6 +13,14 @@ constexpr std::size_t kHeader = 4;  // isScaleDown, newEpWorld, newSharedRankNum
 
 }  // namespace
 
+std::vector<int> named_ranks(std::span<const std::int32_t> info) {
+  if (info.empty() || info[0] == 0) return {};
+  const std::size_t ep = info.size() < kHeader ? 0 : (info.size() - kHeader) / 2;
+  if (info[0] != 1 || ep == 0 || info[1] < 1 || static_cast<std::size_t>(info[1]) > ep) return {-1};
+  const std::span<const std::int32_t> table2 = info.subspan(kHeader + ep, info[1]);
+  return {table2.begin(), table2.end()};
+}
+
 ElasticMap::ElasticMap(std::span<const std::int32_t> info, const Attributes& a) : attributes_(a) {
   if (info.empty()) return;
   const auto ep = static_cast<std::size_t>(a.ep_world_size);
@@ -40,7 +48,7 @@ ElasticMap::ElasticMap(std::span<const std::int32_t> info, const Attributes& a) 
   require_fit(experts_ == remaining,
               "elastic_info[3], newMoeExpertNum, is {}, need {}: {} ranks with {} experts each",
               experts_, remaining, info[1] - shared_ranks_, local_experts_);
-  active_.assign(info.begin() + kHeader + ep, info.begin() + kHeader + ep + info[1]);
+  active_ = named_ranks(info);
   check_tables(info.subspan(kHeader, ep), info.subspan(kHeader + ep, ep));
   FERRY_CHECK(std::ssize(active_), ==, info[1]);
   FERRY_CHECK(num_sources(), <=, a.ep_world_size);

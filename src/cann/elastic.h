@@ -11,6 +11,10 @@
 
 namespace ferry::cann::internal {
 
+// The ranks that an elastic_info names, unchecked; empty: all ranks; {-1}: it cannot be read. A
+// rank that refuses its call for another reason sends the refusal to them.
+std::vector<int> named_ranks(std::span<const std::int32_t> elastic_info);
+
 class ElasticMap {
  public:
   // Throws Refused. Without elastic_info, or with one that is not scaled down, all ranks remain.

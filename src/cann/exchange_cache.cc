@@ -56,12 +56,17 @@ std::pair<std::size_t, std::size_t> odd_and_usual(const Values& values) {
   return {odd, usual};
 }
 
-Failed mismatch(std::size_t culprit, std::string text) {
-  return {{status_code(Code::kMismatch),
-           {Code::kMismatch, std::move(text), static_cast<int>(culprit)}}};
+Status mismatch(std::size_t culprit, std::string text) {
+  return {Code::kMismatch, std::move(text), static_cast<int>(culprit)};
 }
 
 Failed failed(const Status& status) { return {{status_code(status.code()), status}}; }
+
+Status refuse_call(Exchange& exchange, Purpose purpose, const Status& why,
+                   std::span<const int> active, std::vector<std::uint64_t>* digests = nullptr) {
+  return purpose == Purpose::kDispatch ? exchange.refuse_dispatch(why, active, digests)
+                                       : exchange.refuse_combine(why, active, digests);
+}
 
 }  // namespace
 
@@ -81,58 +86,69 @@ bool ExchangeCache::left_out() const {
   return !active_.empty() && std::ranges::find(active_, group_.rank()) == active_.end();
 }
 
+ExchangeIndex ExchangeCache::index_of(const Wanted& wanted, bool any_scales) const {
+  const auto found = std::ranges::find_if(exchanges_, [&](const Exchange& each) {
+    return serves(each.config(), wanted.config, wanted.purpose(), any_scales);
+  });
+  return found == exchanges_.end() ? kNew : static_cast<ExchangeIndex>(found - exchanges_.begin());
+}
+
 // A rank that is left out sees no numbers: it goes on as if all others had made its call.
 Exchange& ExchangeCache::find(const Wanted& wanted) {
   if (exchanges_.empty()) return make_first(wanted);
-  Exchange& last = exchanges_.front();
   const bool any_scales = wanted.any_scales && !left_out();
-  if (serves(last.config(), wanted.config, wanted.purpose(), any_scales)) return last;
+  const ExchangeIndex next = index_of(wanted, any_scales);
+  if (next == kSame) return exchanges_.front();
   std::vector<std::uint64_t> digests;
   const Status status =
-      last.skip("its call needs another exchange",
-                {digest_of(wanted.settings, /*skips=*/true, any_scales), &digests}, active_);
-  if (Exchange* next = follow(wanted, status, digests)) return *next;
+      exchanges_.front().skip("its call needs another exchange",
+                              {digest_of(wanted.settings, next, any_scales), &digests}, active_);
+  if (Exchange* const agreed = follow(wanted, status, digests)) return *agreed;
   if (!status.ok()) throw failed(status);
-  return go_on(wanted.config, wanted.purpose(), /*any_scales=*/false);
+  return go_on(next, wanted.config, wanted.purpose());
 }
 
-// The ranks see equal numbers, so they decide equally. A rank that refused has none, and the status
-// has its reason.
+// The ranks see equal numbers, so they decide equally. A rank that is left out and makes the call
+// of most ranks goes to the same exchange, even if the call fails: so all ranks go there.
 Exchange* ExchangeCache::follow(const Wanted& wanted, const Status& status,
                                 std::span<const std::uint64_t> digests) {
-  if (!status.group_usable() || std::ranges::count(digests, 0U) > 0) return nullptr;
+  if (!status.group_usable()) return nullptr;
   const Agreement agreement = agreement_of(digests, wanted.purpose());
-  if (agreement.equal && !agreement.skipped) return nullptr;
-  if (!agreement.equal || !agreement.follow) throw_differences(wanted, status, digests);
+  if (!agreement.equal) {
+    const Status why =
+        agreement.refused ? status : name_differences(wanted, status, agreement.settings);
+    refuse_in(agreement.next, wanted.purpose(), why);
+    throw failed(why);
+  }
+  if (agreement.next == kSame) return nullptr;
   ExchangeConfig config = wanted.config;
   if (wanted.any_scales)
     config.scale_bytes =
         agreement.scale_columns.value_or(0) * static_cast<std::int64_t>(sizeof(float));
-  return &go_on(std::move(config), wanted.purpose(), !agreement.scale_columns);
+  return &go_on(agreement.next, std::move(config), wanted.purpose());
 }
 
-// Where ranks are left out the other ranks cannot gather anything.
-void ExchangeCache::throw_differences(const Wanted& wanted, const Status& status,
-                                      std::span<const std::uint64_t> digests) {
+// The error of a call in which the settings differ. Where ranks are left out the other ranks cannot
+// gather anything.
+Status ExchangeCache::name_differences(const Wanted& wanted, const Status& status,
+                                       std::span<const std::uint64_t> numbers) {
   if (!active_.empty()) {
-    // The lower halves: the upper ones of a combine differ in any case.
-    const auto [odd, usual] =
-        odd_and_usual(std::vector<std::uint32_t>(digests.begin(), digests.end()));
-    throw mismatch(active_[odd],
-                   fmt::format("the arguments of ranks {} and {} differ in this {}", active_[odd],
-                               active_[usual], operator_name(wanted.purpose())));
+    const auto [odd, usual] = odd_and_usual(numbers);
+    return mismatch(active_[odd],
+                    fmt::format("the arguments of ranks {} and {} differ in this {}", active_[odd],
+                                active_[usual], operator_name(wanted.purpose())));
   }
   std::vector<Settings> settings;
   for (const Sent& each : gather({0, wanted.any_scales, wanted.settings}))
     settings.push_back(each.settings);
   const auto [odd, usual] = odd_and_usual(settings);
-  if (settings[odd] == settings[usual]) throw failed(status);
+  if (settings[odd] == settings[usual]) return status;
   const char* const other = operator_name(settings[odd].purpose());
   if (const char* const that = operator_name(settings[usual].purpose()); that != other)
-    throw mismatch(odd,
-                   fmt::format("rank {} called {}, rank {} called {}", odd, other, usual, that));
-  throw mismatch(odd, fmt::format("ranks {} and {} differ in this {}: {}", odd, usual, other,
-                                  differences(settings[odd], settings[usual])));
+    return mismatch(odd,
+                    fmt::format("rank {} called {}, rank {} called {}", odd, other, usual, that));
+  return mismatch(odd, fmt::format("ranks {} and {} differ in this {}: {}", odd, usual, other,
+                                   differences(settings[odd], settings[usual])));
 }
 
 // A rank without tokens takes the number of scales that the ranks with tokens have.
@@ -154,25 +170,37 @@ Exchange& ExchangeCache::make_first(const Wanted& wanted) {
   const bool refused = std::ranges::any_of(all, [](const Sent& each) { return each.refuses != 0; });
   for (std::size_t rank = 1; rank < all.size() && !refused; ++rank) {
     if (all[rank].settings == all[0].settings) continue;
-    throw mismatch(rank, fmt::format("ranks 0 and {} make different exchanges: {}", rank,
-                                     differences(all[0].settings, all[rank].settings)));
+    throw failed(mismatch(rank, fmt::format("ranks 0 and {} make different exchanges: {}", rank,
+                                            differences(all[0].settings, all[rank].settings))));
   }
   ExchangeConfig config = wanted.config;
   config.scale_bytes = all[group_.rank()].settings.values[Settings::kScaleColumns] * sizeof(float);
   return make(std::move(config), wanted.purpose());
 }
 
-// The ranks with tokens have skipped the exchange used last.
-Exchange& ExchangeCache::go_on(ExchangeConfig config, Purpose purpose, bool any_scales) {
-  const auto found = std::ranges::find_if(exchanges_, [&](const Exchange& each) {
-    return serves(each.config(), config, purpose, any_scales);
-  });
-  if (found == exchanges_.end()) {
-    serve_as_well(last().config(), purpose, config);
-    return make(std::move(config), purpose);
-  }
-  std::rotate(exchanges_.begin(), found, found + 1);
+// All ranks have skipped the exchange used last, or follow those that did.
+Exchange& ExchangeCache::go_on(ExchangeIndex next, ExchangeConfig config, Purpose purpose) {
+  if (next != kNew) return use(next);
+  serve_as_well(last().config(), purpose, config);
+  return make(std::move(config), purpose);
+}
+
+Exchange& ExchangeCache::use(ExchangeIndex next) {
+  FERRY_CHECK(next, <, std::ssize(exchanges_));
+  const auto chosen = exchanges_.begin() + next;
+  std::rotate(exchanges_.begin(), chosen, chosen + 1);
   return exchanges_.front();
+}
+
+// Replaces the call of this rank in the exchange to which the ranks go on; kSame: they stay.
+void ExchangeCache::refuse_in(ExchangeIndex next, Purpose purpose, const Status& why) {
+  if (next == kSame) return;
+  try {
+    if (next == kNew) Exchange::refuse(group_, why);
+  } catch (const Error& error) {  // `why`, or what broke the group
+    return;
+  }
+  static_cast<void>(refuse_call(use(next), purpose, why, active_));
 }
 
 // Makes an exchange, and destroys the older ones that it replaces: no rank is in a call of an older
@@ -194,9 +222,9 @@ Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
   const Status why(refused.status.code(), refused.status.message(), group_.rank());
   Status outcome = why;
   if (!exchanges_.empty()) {
-    Exchange& last = exchanges_.front();
-    outcome = purpose == Purpose::kDispatch ? last.refuse_dispatch(why, active_)
-                                            : last.refuse_combine(why, active_);
+    std::vector<std::uint64_t> digests;
+    outcome = refuse_call(exchanges_.front(), purpose, why, active_, &digests);
+    if (outcome.group_usable()) refuse_in(agreement_of(digests, purpose).next, purpose, why);
   } else {
     try {
       gather({1, 0, {}});

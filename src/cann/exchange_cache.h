@@ -3,13 +3,14 @@
 //
 // All ranks hold equal exchanges in equal order, since every call begins in the exchange of the
 // call before: each rank makes its call there, refuses it, or skips that exchange because it needs
-// another one. The ranks go on to the other one if every rank with tokens skips; a rank without
-// tokens follows them. Where their settings differ the ranks gather them, and the error names the
-// values (docs/decisions/agreement_of_fronts.md).
+// another one. Then all ranks go on to the exchange that most of them need, even ranks that refuse
+// and ranks without tokens. Where their settings differ the ranks gather them, and the error names
+// the values (docs/decisions/agreement_of_fronts.md).
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cann/attributes.h"
@@ -38,16 +39,16 @@ class ExchangeCache {
   void check_names(const Attributes& attributes) const;
 
   // The ranks that take part in this call (DispatchArgs::active_ranks). A refusal goes to them.
-  void set_active(std::span<const int> ranks) { active_.assign(ranks.begin(), ranks.end()); }
+  void set_active(std::vector<int> ranks) { active_ = std::move(ranks); }
 
   const Exchange& last() const { return exchanges_.front(); }
   // The exchange for a call: that of the call before, or, after the ranks have skipped it, another
   // one that serves the call, or a new one. Throws Failed.
   Exchange& find(const Wanted& wanted);
   // After a call with `status` in an exchange that find() returned, and the digests of the active
-  // ranks (ferry::Digests::all). Returns the exchange to which the other ranks go on and this rank
-  // must follow; null: none, and the status is that of the call. Throws Failed where the settings
-  // differ, after all ranks gathered them if all ranks are active.
+  // ranks (ferry::Digests::all). Returns the exchange in which all ranks repeat the call; null:
+  // none, and the status is that of the call. Throws Failed where the settings differ, after all
+  // ranks gathered them if all ranks are active.
   Exchange* follow(const Wanted& wanted, const Status& status,
                    std::span<const std::uint64_t> digests);
 
@@ -62,16 +63,19 @@ class ExchangeCache {
   };
   std::vector<Sent> gather(const Sent& mine);
   bool left_out() const;
-  [[noreturn]] void throw_differences(const Wanted& wanted, const Status& status,
-                                      std::span<const std::uint64_t> digests);
+  Status name_differences(const Wanted& wanted, const Status& status,
+                          std::span<const std::uint64_t> numbers);
   Exchange& make_first(const Wanted& wanted);
-  Exchange& go_on(ExchangeConfig config, Purpose purpose, bool any_scales);
+  ExchangeIndex index_of(const Wanted& wanted, bool any_scales) const;
+  Exchange& go_on(ExchangeIndex next, ExchangeConfig config, Purpose purpose);
+  Exchange& use(ExchangeIndex next);
+  void refuse_in(ExchangeIndex next, Purpose purpose, const Status& why);
   Exchange& make(ExchangeConfig config, Purpose purpose);
 
   Group group_;
   CommunicatorOptions options_;
   std::vector<Exchange> exchanges_;  // used last first
-  std::vector<int> active_;          // of the last call whose elastic_info was legal
+  std::vector<int> active_;          // of the call; empty: all ranks
 };
 
 }  // namespace ferry::cann::internal

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "cann/configs.h"
 
 namespace ferry::cann::internal {
@@ -35,7 +36,37 @@ Settings common_settings(Purpose purpose, const Attributes& a, const Batch& batc
 }
 
 // Bits of the number that a rank sends.
-constexpr std::uint32_t kSent = 1, kSkips = 2;
+constexpr std::uint32_t kSent = 1, kSkips = 2, kAnyScales = 4;
+constexpr std::uint32_t kFlags = kSent | kSkips | kAnyScales;
+constexpr int kColumnsAt = 32, kColumnsBits = 21, kIndexAt = kColumnsAt + kColumnsBits;
+static_assert(kNew < 1 << (64 - kIndexAt));
+
+// What one rank says that did not refuse.
+struct Said {
+  Said(std::uint64_t digest, Purpose purpose)
+      : settings(static_cast<std::uint32_t>(digest) | kFlags),
+        skips((digest & kSkips) != 0),
+        any_scales((digest & kAnyScales) != 0),
+        goes_to(skips ? static_cast<ExchangeIndex>(digest >> kIndexAt) : kSame) {
+    if (purpose == Purpose::kDispatch && !any_scales)
+      columns = (digest >> kColumnsAt) & ((1U << kColumnsBits) - 1);
+  }
+  std::uint32_t settings;
+  bool skips, any_scales;
+  ExchangeIndex goes_to;
+  std::optional<std::int64_t> columns = {};
+};
+
+// The first of the most common ones; without any, kSame.
+ExchangeIndex most_common(std::span<const ExchangeIndex> needed) {
+  ExchangeIndex most = kSame;
+  std::int64_t times = 0;
+  for (const ExchangeIndex index : needed) {
+    const std::int64_t count = std::ranges::count(needed, index);
+    if (count > times) most = index, times = count;
+  }
+  return most;
+}
 
 std::int64_t type_value(DataType type) { return static_cast<std::int64_t>(type) + 1; }
 
@@ -98,30 +129,43 @@ Settings settings_of(const CombineArgs& args) {
 }
 
 // FNV-1a, folded.
-std::uint64_t digest_of(const Settings& settings, bool skips, bool any_scales) {
+std::uint64_t digest_of(const Settings& settings, ExchangeIndex goes_to, bool any_scales) {
   std::uint64_t hash = 14695981039346656037U;
   for (int field = 0; field < Settings::kScaleColumns; ++field) {
     hash = (hash ^ static_cast<std::uint64_t>(settings.values[field])) * 1099511628211U;
     hash ^= hash >> 29;
   }
   const auto folded = static_cast<std::uint32_t>(hash ^ (hash >> 32));
-  const std::uint64_t lower = (folded & ~(kSent | kSkips)) | kSent | (skips ? kSkips : 0U);
-  if (settings.purpose() == Purpose::kCombine || any_scales) return lower;
-  return lower | static_cast<std::uint64_t>(settings.values[Settings::kScaleColumns] + 1) << 32;
+  const std::uint32_t lower = (folded & ~kFlags) | kSent | (goes_to != kSame ? kSkips : 0U) |
+                              (any_scales ? kAnyScales : 0U);
+  const std::int64_t columns = any_scales ? 0 : settings.values[Settings::kScaleColumns];
+  FERRY_CHECK(goes_to, <=, kNew);
+  FERRY_CHECK(columns, <, std::int64_t{1} << kColumnsBits);
+  return lower | static_cast<std::uint64_t>(columns) << kColumnsAt |
+         static_cast<std::uint64_t>(goes_to) << kIndexAt;
 }
 
-Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose) noexcept {
+Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose) {
   Agreement found;
+  std::vector<Said> said;
+  std::vector<ExchangeIndex> needed, needed_with_any_scales;
   for (const std::uint64_t digest : digests) {
-    const auto lower = [](std::uint64_t each) { return static_cast<std::uint32_t>(each) | kSkips; };
-    const bool skips = (digest & kSkips) != 0;
-    const std::uint64_t columns = purpose == Purpose::kDispatch ? digest >> 32 : 1;
-    if (columns != 0 && !found.scale_columns) found.scale_columns = columns - 1;
-    found.equal &= lower(digest) == lower(digests[0]) &&
-                   (columns == 0 || found.scale_columns == static_cast<std::int64_t>(columns - 1));
-    found.skipped |= skips;
-    found.follow &= skips || columns == 0;
+    if (digest == 0) {
+      found.refused = true;
+      continue;
+    }
+    const Said& theirs = said.emplace_back(digest, purpose);
+    if (!found.scale_columns) found.scale_columns = theirs.columns;
+    (theirs.any_scales ? needed_with_any_scales : needed).push_back(theirs.goes_to);
   }
+  const bool one_skips = std::ranges::any_of(said, &Said::skips);
+  for (const Said& theirs : said) {
+    const auto columns = theirs.columns.value_or(found.scale_columns.value_or(0));
+    found.settings.push_back(theirs.settings | static_cast<std::uint64_t>(columns) << kColumnsAt);
+    found.equal &= found.settings.back() == found.settings.front();
+    found.equal &= !one_skips || theirs.skips || theirs.any_scales;
+  }
+  found.next = most_common(needed.empty() ? needed_with_any_scales : needed);
   return found;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cann/attributes.h"
 #include "ferry/cann.h"
@@ -48,20 +49,27 @@ struct Settings {
 Settings settings_of(const DispatchArgs& args);
 Settings settings_of(const CombineArgs& args);
 
-// The number that a rank sends with its call (ferry::Digests). The lower half is never 0: it has a
-// digest of all settings except the columns of scales, and says whether the rank skips. The upper
-// half of a dispatch is the number of columns of scales plus 1, or 0 if the rank takes any number.
-// The upper half of a combine is 0.
-std::uint64_t digest_of(const Settings& settings, bool skips, bool any_scales);
+// The index of an exchange in an ExchangeCache. All ranks hold equal exchanges in equal order.
+using ExchangeIndex = int;
+inline constexpr ExchangeIndex kSame = 0;    // the exchange of the call before
+inline constexpr ExchangeIndex kNew = 2047;  // an exchange that is to be made
 
-// What the numbers of the active ranks say. Without numbers nothing differs.
+// The number that a rank sends with its call (ferry::Digests). The lower half is never 0: it has a
+// digest of all settings except the columns of scales, and says whether the rank skips and whether
+// it takes any number of scales. The upper half has the columns of a dispatch, and for a rank that
+// skips the exchange to which it goes. That of a combine that does not skip is 0.
+std::uint64_t digest_of(const Settings& settings, ExchangeIndex goes_to, bool any_scales);
+
+// What the numbers of the active ranks say. Ranks that refused have the number 0 and say nothing.
 struct Agreement {
-  bool equal = true;     // the settings are equal
-  bool skipped = false;  // a rank skipped
-  bool follow = true;    // every rank skipped, or takes any number of scales
+  bool refused = false;        // a rank refused
+  bool equal = true;           // the settings are equal, and all ranks go on if one does
+  ExchangeIndex next = kSame;  // the one that most ranks need which do not take any scales
   std::optional<std::int64_t> scale_columns = {};  // none: every rank takes any number
+  // [ranks that did not refuse] Equal numbers say equal settings.
+  std::vector<std::uint64_t> settings = {};
 };
-Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose) noexcept;
+Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose);
 
 // "name is value and value" for each setting that differs.
 std::string differences(const Settings& first, const Settings& other);

@@ -176,6 +176,49 @@ TEST(Disagreement, OfRanksThatRemainNamesThem) {
   });
 }
 
+// Rank 1 is left out and makes the call, so it goes to the exchange that the call needs. The other
+// ranks go there too, whatever becomes of their call.
+TEST(LeftOutRank, ComesBackAfterAChangeOfTheExchangeThatARankRefused) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
+    const LeftOut calls(call, rank);
+    cann::DispatchArgs more = calls.remaining;  // needs an exchange that none has
+    more.attributes.global_bs = 120;
+    require_success(moe_distribute_dispatch(communicator, calls.all_wide), "quantised");
+    require_success(moe_distribute_dispatch(communicator, calls.all), "plain");
+    for (const auto& [args, makes] : {std::pair(calls.wide, false), std::pair(more, true)}) {
+      cann::DispatchArgs bad = args;
+      if (rank == 2) bad.attributes.moe_expert_num = -1;
+      const cann::Result result = moe_distribute_dispatch(communicator, bad);
+      const Code expected = rank == 2             ? Code::kInvalidArgument
+                            : rank == 1 && !makes ? Code::kOk
+                                                  : Code::kPeerRejected;
+      require(result.status.code() == expected && result.status.group_usable(), result.message());
+      require(expected != Code::kPeerRejected || contains(result.message(), "moe_expert_num is -1"),
+              result.message());
+      require_success(moe_distribute_dispatch(communicator, calls.all), "all ranks");
+      require_success(moe_distribute_dispatch(communicator, args), "rank 1 is left out");
+      require_success(moe_distribute_dispatch(communicator, calls.all), "all ranks again");
+    }
+  });
+}
+
+// Rank 0 and the rank that is left out make one call, rank 2 another one.
+TEST(LeftOutRank, ComesBackAfterAChangeOfTheExchangeInWhichSettingsDiffered) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
+    const LeftOut calls(call, rank);
+    require_success(moe_distribute_dispatch(communicator, calls.all_wide), "quantised");
+    require_success(moe_distribute_dispatch(communicator, calls.all), "plain");
+    for (int round = 0; round < 2; ++round) {
+      const cann::Result result =
+          moe_distribute_dispatch(communicator, rank == 2 ? calls.remaining : calls.wide);
+      require(result.status.code() == (rank == 1 ? Code::kOk : Code::kMismatch) &&
+                  result.status.group_usable(),
+              result.message());
+      require_success(moe_distribute_dispatch(communicator, calls.all), "all ranks");
+    }
+  });
+}
+
 // The result is the same without an exchange, with one that is large enough, and with one that is
 // not.
 TEST(Disagreement, OfBatchesIsTheSameAnswerAlways) {
