@@ -20,11 +20,11 @@ struct DispatchObjects {
       replica_table, active_ranks, deadline;
 };
 
-// Ranks that no set can have: the ranks that take part in the call are not known.
+// An invalid rank: the ranks that take part in the call are not known.
 inline constexpr int kUnknownRanks[] = {-1};
 
 struct DispatchInput {
-  DispatchArgs args{.active_ranks = kUnknownRanks};  // until they are read
+  DispatchArgs args{.active_ranks = kUnknownRanks};  // until active_ranks is read
   std::vector<nb::object> kept;
   std::vector<int> active_ranks;
   Library library = Library::kNone;
@@ -46,7 +46,7 @@ struct CombineInput {
   CombineArgs args;
   std::vector<nb::object> kept;
   std::unique_ptr<DispatchInput> dispatched;
-  nb::object out;  // the result of combine
+  nb::object out;  // the array that combine writes and returns
 
   // The ranks that a refusal is sent to, by what was read so far.
   std::span<const int> chosen_ranks() const {

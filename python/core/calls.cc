@@ -24,16 +24,16 @@ namespace ferry::python {
 struct Half {
   Operation operation;
   DispatchInput dispatch;
-  std::unique_ptr<CombineInput> combine;  // of a combine
+  std::unique_ptr<CombineInput> combine;  // null for a dispatch
 };
 
 // All members except `exchange` are read and written only with the GIL.
 struct State {
   Exchange exchange;
-  PyGroup group;  // outlives the exchange
+  PyGroup group;
   std::shared_ptr<const ExchangeConfig> config = {};
   std::atomic<bool> busy{false};
-  std::optional<Library> library;           // of the last dispatch's tokens
+  std::optional<Library> library;           // that of the tokens of the last dispatch
   std::vector<std::shared_ptr<Half>> sent;  // halves that were sent and not received
   // The values at the end of the last call, for threads that read them while another call runs.
   Handle handle = {};

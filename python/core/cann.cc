@@ -192,8 +192,8 @@ void make_outputs(const Given& given, DispatchCall& call) {
   args.expand_scales = expand_scales.span<float>();
 }
 
-// expand_x has as many rows as the operators define. It is a view of the window, which it pins.
-// Where too many views were alive, dispatch copied the rows, and they are copied again.
+// expand_x has as many rows as the operators define. It is a view of the window, which it pins. If
+// too many views were alive, dispatch has copied the rows, and they are copied here again.
 nb::object take_rows(DispatchCall& call) {
   const Received& received = call.received;
   FERRY_CHECK(received.num_rows, <=, call.rows_shape[0]);

@@ -19,7 +19,7 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-// No element that a tensor may have is longer, so that counts of bytes fit 64 bits too.
+// The limit for the bytes of one element, so that counts of bytes fit 64 bits too.
 constexpr std::int64_t kMostBytesEach = 1024;
 
 // The elements of a message: those of the DataType, or single bytes for a type that ferry does not
@@ -27,7 +27,7 @@ constexpr std::int64_t kMostBytesEach = 1024;
 struct Buffer {
   Tensor tensor;
   DataType dtype = DataType::kBytes;
-  std::int64_t bytes_each = 1;  // bytes for each element, where they travel as bytes
+  std::int64_t bytes_each = 1;  // bytes per element if elements are sent as bytes, else 1
   std::int64_t size() const noexcept { return tensor.given() ? tensor.size() : 0; }
   void* data() const noexcept { return tensor.data; }
 };
@@ -98,13 +98,13 @@ Counts read_counts(nb::handle object, const char* name, int size) {
   return counts;
 }
 
-// In the elements that travel.
+// Counts of tensor elements as counts of sent elements.
 Counts travelling(Counts counts, const Buffer& buffer) {
   for (std::int64_t& count : counts) count *= buffer.bytes_each;
   return counts;
 }
 
-// bool is reduced as 0 and 1, with results of the same kind.
+// bool is reduced as 0 and 1, and so are its results.
 ReduceOp read_op(const std::string& name, const Buffer& buffer) {
   const Element element = buffer.tensor.element;
   if (element == Element::kOther)

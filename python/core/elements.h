@@ -20,12 +20,12 @@ enum class Element {
   kFp64,
   kInt8,
   kUint8,
-  kUint16,  // as rows: the bits of bf16, where numpy has no ml_dtypes
+  kUint16,  // rows of uint16 are the bits of bf16, for numpy without ml_dtypes
   kInt32,
   kInt64,
   kBool,
   kFp8E4m3,
-  kInt16,  // in Collectives only, as the two below
+  kInt16,  // this and the next two: in Collectives only
   kUint32,
   kUint64,
   kOther

@@ -15,13 +15,13 @@ namespace {
 
 // Experts whose rows are adjacent in memory.
 struct Run {
-  ExpertRows all = {};                    // of the first expert, with the rows of all
+  ExpertRows all = {};                    // the first expert, with the rows of the run
   std::vector<std::int64_t> counts = {};  // [L]
 };
 
 std::vector<Run> runs_of(std::span<const ExpertRows> ready, int num_local) {
   std::vector<Run> runs;
-  const std::byte* end = nullptr;  // of the previous rows
+  const std::byte* end = nullptr;  // end of the previous expert's rows
   for (const ExpertRows& each : ready) {
     const Rows& rows = each.rows;
     FERRY_CHECK(each.expert, >=, 0);

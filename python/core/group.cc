@@ -80,7 +80,7 @@ PyGroup from_all_gather(int rank, int size, const nb::callable& gather, const st
       }
       return true;
     } catch (nb::python_error& error) {
-      error.restore();  // raised once creation has ended
+      error.restore();  // raised after the creation of the group has ended
       return false;
     } catch (const std::exception&) {
       return false;

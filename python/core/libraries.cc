@@ -11,7 +11,7 @@ nb::handle attribute_of(const char* module, const char* name, nb::handle& cached
   if (cached.is_valid()) return cached;
   const nb::object found = imported(module);
   if (!found.is_none() && nb::hasattr(found, name)) {
-    cached = nb::object(found.attr(name)).release();  // kept as long as the process
+    cached = nb::object(found.attr(name)).release();  // never released
   }
   return cached;
 }

@@ -24,7 +24,7 @@ nb::object imported(const char* name);
 // The attribute `name` of an imported module; each call looks it up until it is found.
 nb::handle attribute_of(const char* module, const char* name, nb::handle& cached);
 
-// The table of torch; null without torch, and for a torch that has no table.
+// The DLPack exchange table of torch; null without torch, and for a torch that has no table.
 const ExchangeTable* torch_table();
 
 }  // namespace ferry::python

@@ -5,7 +5,7 @@
 #include "ferry/ferry.h"
 
 NB_MODULE(_core, module) {
-  nanobind::set_leak_warnings(false);  // a program may end while it has a group
+  nanobind::set_leak_warnings(false);  // a program may end while it still has a group
   module.doc() = "The native part of ferry.";
   module.attr("version") = ferry_version();
   ferry::python::bind_errors(module);

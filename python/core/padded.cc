@@ -18,7 +18,7 @@ namespace ferry::python {
 
 namespace {
 
-// The outputs, with the shapes below; data null: the output is not wanted.
+// The outputs, with the shapes below. An output with null data is not written.
 struct Parts {
   Tensor counts, layout, source_tokens, rows, scales;
 };

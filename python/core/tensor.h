@@ -48,7 +48,7 @@ nb::object with_memory(nb::handle object, const char* name);
 // Reads as read_tensor does, and checks that the tensor is dense and has one of the elements and
 // the shape (-1: any extent).
 struct Elements {
-  Element first, second = Element::kOther;  // kOther: no second one
+  Element first, second = Element::kOther;  // kOther: only `first` is allowed
 };
 struct Expected {
   const char* name;

@@ -82,11 +82,11 @@ class Exchange:
         self.config: dict[str, Any] = dict(self._native.config)
         self.num_local_experts = self._native.num_local_experts
         self.row_capacity = self._native.row_capacity  # rows that this rank can receive
-        self.device_bytes = self._native.device_bytes  # of this rank's window
-        self.shares_device = self._native.shares_device  # with a rank that is a thread of this process
+        self.device_bytes = self._native.device_bytes  # device memory of this rank's window
+        self.shares_device = self._native.shares_device  # whether another rank of this process uses the same device
         self._dtype = getattr(torch, self.config["dtype"])
         self._num_dispatches = 0
-        self._sent: dict[str, Operation[Any]] = {}  # between its halves, by the name of the call
+        self._sent: dict[str, Operation[Any]] = {}  # name of the call -> the operation between its halves
 
     def dispatch(self, tokens: torch.Tensor, topk_ids: torch.Tensor | None = None,
                  topk_weights: torch.Tensor | None = None, *, handle: Handle | None = None,
@@ -340,7 +340,7 @@ def _device_index(device: Any) -> int:
     if not torch.cuda.is_available():
         if _core.cuda_num_devices() > 0:
             raise InvalidArgument(f"torch {torch.__version__} cannot use the CUDA devices of this machine")
-        return 0  # which the native exchange refuses
+        return 0  # the native exchange refuses it
     if device is None:
         return torch.cuda.current_device()
     chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)

@@ -56,7 +56,7 @@ class Handle:
         self._num_local, self._num_ranks = owner.num_local_experts, owner.num_ranks
         self.is_rank_major = owner.config["layout"] == "rank_major"
         self.shown_rows = shown_rows  # Received.num_rows, also of cached dispatches
-        self.last_dispatch = 0, 0  # with this routing: its number, the address of its sources
+        self.last_dispatch = 0, 0  # the last dispatch with this routing: (its number, the address of its sources)
         self.kept_sources: torch.Tensor | None = None
 
     @property

@@ -17,7 +17,8 @@ import struct
 
 from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
 
-# A rank sends before a dispatch: its tokens, or -1 to refuse; the digest of its call; its call, or why it refuses.
+# What a rank sends before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; its call as text,
+# or why it refuses.
 _HEAD = struct.Struct("<q16s232s")
 _REFUSED = -1
 
@@ -88,7 +89,7 @@ class Exchanges:
             return send(meeting)
         except PeerRejected:
             return None
-        except Mismatch:  # a rank is in a combine: all ranks raise
+        except Mismatch:  # another rank makes a combine; all ranks raise
             raise
         except Exception as error:
             if getattr(error, "group_usable", True):  # the other ranks wait in agree()

@@ -107,7 +107,7 @@ def run_threads(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], R
     """
     groups = _core.threads(num_ranks, name, deadline, topology)
     results, failures = [None] * num_ranks, []
-    ended = threading.Semaphore(0)  # after Ctrl-C Thread.join takes its thread for ended
+    ended = threading.Semaphore(0)  # Thread.join is not enough: after Ctrl-C it returns before its thread has ended
 
     def play(rank, group):
         try:
@@ -177,7 +177,7 @@ def _play(connection, address, rank, size, deadline, fn, args):
             except BaseException as error:  # sent before the other ranks notice the end of this rank
                 reply = pickle.dumps(_Failure(rank, error))
             connection.send_bytes(reply)
-    except BaseException as error:  # of connect, or because the parent has ended
+    except BaseException as error:  # an error of connect, or the parent has ended
         with contextlib.suppress(OSError):
             connection.send_bytes(pickle.dumps(_Failure(rank, error)))
 
@@ -210,7 +210,7 @@ def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Returne
             theirs.close()
             processes.append(process)
         results = _collect(pipes, processes)
-        for process in processes:  # a process may do more after its result
+        for process in processes:  # a process may go on after it has sent its result
             process.join()
         return results
     finally:

@@ -35,7 +35,7 @@ class _Sent(NamedTuple):
 
 _lock = threading.Lock()
 _tickets = itertools.count()
-_sent: dict[int, tuple[_Sent | Error, int]] = {}  # with the number of devices that have not read it
+_sent: dict[int, tuple[_Sent | Error, int]] = {}  # ticket -> (the rows, the number of devices that have not read them)
 
 
 def _put(rank: np.ndarray, operand: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, places: np.ndarray

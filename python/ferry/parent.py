@@ -16,9 +16,9 @@ def end_with_parent():
     parent = multiprocessing.parent_process()
     if os.getppid() == parent.pid:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:  # started by a fork server, which does not end before its children: by the end of the parent's pipe
+    else:  # the parent is a fork server, which outlives its children: SIGKILL comes when the pipe of the program closes
         fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-    if not parent.is_alive():  # it had ended before
+    if not parent.is_alive():  # the program ended before the lines above
         os._exit(1)

@@ -180,7 +180,7 @@ def _moves(old, new):
     return sorted(moves)
 
 
-_AGREED_BYTES = 1 << 12  # of each rank: an all_gather needs equal lengths
+_AGREED_BYTES = 1 << 12  # bytes of each rank, as an all_gather needs equal lengths
 
 
 def _brief(text):

@@ -58,8 +58,8 @@ class Buffer(LowLatency):
         self._node_starts = nodes.starts(members.topology, members.size)
         self._owner = handles.Owner("Buffer")
         self._exchanges: Optional[Exchanges] = Exchanges(members)
-        self.device: Optional[device.Device] = None  # where this rank's tensors are; None: on the CPU
-        self.device_low_latency: Optional[DeviceLowLatency] = None  # there with it
+        self.device: Optional[device.Device] = None  # of this rank's tensors; None: they are on the CPU
+        self.device_low_latency: Optional[DeviceLowLatency] = None  # None without a device
         self._decided = False
         self._raw = {}
 
@@ -97,7 +97,7 @@ class Buffer(LowLatency):
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
         """Sets Buffer.num_sms, an even number. Configurations made later have half as many channels."""
-        Buffer.num_sms = Config(new_num_sms).num_sms  # which checks it
+        Buffer.num_sms = Config(new_num_sms).num_sms  # Config checks num_sms
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:

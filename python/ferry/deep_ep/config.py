@@ -7,7 +7,7 @@ number of columns of the channel matrices of a handle. The size hints are for pr
 from ferry.deep_ep.scalars import integer, rounded_up
 from ferry.errors import InvalidArgument
 
-NVL_PEERS = 8  # ranks of a node in DeepEP; of more, the internode kernels and their handles
+NVL_PEERS = 8  # ranks of a node in DeepEP; with more ranks it uses the internode kernels and their handles
 _MOST_TOPK = 128
 _MOST_SCALES = 128
 

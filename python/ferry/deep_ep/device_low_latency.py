@@ -104,7 +104,7 @@ class DeviceLowLatency:
             raise error
         exchange = padded.exchange
         exchange.check()
-        if not given.zero_copy and padded.has(rows):  # others read it in place, and the caller may write to it
+        if not given.zero_copy and padded.has(rows):  # a copy, as the caller may write to x
             rows = padded.outputs(rows.dtype, rows.shape[2]).copy_(rows)
         weights = weights.masked_fill(given.topk_idx < 0, 0)
         self._here.keep_if_captured(sent)

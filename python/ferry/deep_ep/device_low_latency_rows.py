@@ -10,8 +10,8 @@ import torch
 from ferry.deep_ep import device_layout, handles
 from ferry.errors import InvalidArgument
 
-DEPTH = 2  # operations between their halves, and dispatches whose rows are kept
-_UNIT = 4  # rows that a column of scales is a multiple of: columns begin at 16 bytes
+DEPTH = 2  # the most operations between their halves, and dispatches whose rows are kept
+_UNIT = 4  # a column of scales has a multiple of 4 rows, as columns begin at 16 bytes
 
 
 class Padded:
@@ -20,7 +20,7 @@ class Padded:
     def __init__(self, exchange, capacity, dtype):
         self.exchange, self.dtype = exchange, dtype
         self.places = exchange.num_local_experts, capacity
-        self.combining = None  # the last combine_send: what has its other half
+        self.combining = None  # the operation of the last combine_send, which has its receive half
         self._between_halves = 0  # operations whose hook was not called
         self._received = set()  # addresses of rows in the window
 

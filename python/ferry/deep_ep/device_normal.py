@@ -1,10 +1,10 @@
 """The normal kernels of normal.py for cuda tensors, on exchanges of ferry.cuda.
 
-At the beginning of every call the ranks meet on the host and compare their calls. The work is issued if all are equal,
-so when one rank refuses a call, all ranks refuse it before any kernel waits. A dispatch without a handle also sends its
-counts of rows there. It waits for the device twice: before the ranks meet, and for the counts of received rows.
-Received rows are copied from the window, since callers keep them. While a graph is captured, no call meets other ranks
-or waits: dispatches with a handle, and combines, can be captured.
+Every call begins with an all-gather on the host, in which the ranks compare their calls. The work is issued only if all
+calls are equal, so when one rank refuses a call, all ranks refuse it before any kernel waits. A dispatch without a
+handle also gathers its counts of rows. It waits for the device twice: before the all-gather, and for the counts of
+received rows. Received rows are copied from the window, since callers keep them. While a graph is captured, no call
+meets other ranks or waits: dispatches with a handle, and combines, can be captured.
 
 Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 
@@ -38,7 +38,7 @@ class DeviceRows:
         self.tokens = self.x if dtype else _as_bytes(self.x)
         if self.scales is not None:
             self.tokens = torch.cat([self.tokens, _as_bytes(self.scales.contiguous())], 1)
-        output_bytes = num_channels * max(self.x.element_size(), 2)  # experts give bfloat16 for fp8
+        output_bytes = num_channels * max(self.x.element_size(), 2)  # for rows of fp8, outputs of experts are bfloat16
         self.format = (("dtype", dtype or "uint8"), ("hidden", self.tokens.shape[1]),
                        ("max_output_row_bytes", output_bytes))
 
@@ -136,7 +136,7 @@ def dispatch(here, x, layout, form):
     known = np.append(routing.counts, np.int32(form.num_worst_tokens)).tobytes()
     said = here.meet(exchanges.known(key)[1], given.num_tokens, call, known)
     known = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size + 1)
-    matrix, worst = known[:, :-1], known[:, -1]  # tokens of each rank to each; num_worst_tokens of each
+    matrix, worst = known[:, :-1], known[:, -1]  # [source, destination] tokens; num_worst_tokens of each rank
     _check_worst(worst, matrix.sum(axis=0), group.rank)
     exchange = exchanges.hold(max(max(tokens for tokens, _ in said), 1), key)
     received = exchange.dispatch(given.tokens, routing.ids, routing.weights)

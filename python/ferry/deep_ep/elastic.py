@@ -27,7 +27,7 @@ from ferry.on_cpu.streams import Stream
 
 __all__ = ["EPHandle", "ElasticBuffer", "NotBuilt", "get_logical_domain_size", "get_physical_domain_size"]
 
-_DIRECT_QPS = 17  # that DeepEP allocates inside a node
+_DIRECT_QPS = 17  # queue pairs that DeepEP allocates inside a node
 
 
 def get_physical_domain_size(group):
@@ -82,8 +82,8 @@ class ElasticBuffer(Sessions):
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, members.rank
         self._owner = handles.Owner("ElasticBuffer")
         self._exchanges = Exchanges(members)
-        self._last = None  # the exchange that a dispatch found last
-        self._shape = None  # of the last dispatch
+        self._last = None  # the exchange of the last dispatch
+        self._shape = None  # the shape of the last dispatch
 
     @property
     def exchanges(self):
@@ -315,7 +315,7 @@ class ElasticBuffer(Sessions):
             _zero_gaps(received)
         idx = None if call.do_expand else resized(received.topk_ids.to(call.topk_idx.dtype), num_rows, -1)
         has_weights = asked.topk_weights is not None
-        weights = resized(received.weights.clone(), num_rows) if has_weights else None  # a view would keep the rows
+        weights = resized(received.weights.clone(), num_rows) if has_weights else None  # a view would pin the buffer
         return rows.received(received, num_rows), idx, weights, handle
 
     def _or_default(self, num_max_tokens_per_rank):

@@ -95,7 +95,7 @@ class State:
         self.format = rows_format
         self.call = call
         self.num_rows = num_rows  # of recv_x
-        self.is_local = None  # bool [N, K], not expanded: whether the expert of a column is here
+        self.is_local = None  # not expanded: bool [N, K], whether the expert of a column is on this rank
         self.version = _version(call.topk_idx)
 
     @property

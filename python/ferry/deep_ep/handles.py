@@ -18,14 +18,14 @@ from ferry.errors import Closed, InvalidArgument
 
 _ITEM_BYTES = {np.bool_: 1, np.uint8: 1, np.int32: 4, np.int64: 8}
 _TORCH_TYPES = {np.bool_: torch.bool, np.int32: torch.int32, np.int64: torch.int64}
-_alive = {}  # address of a tensor's storage -> what returns the memory it lies in, or None
+_alive = {}  # address of a tensor's storage -> a function that returns its memory, or None once the memory is freed
 
 
 class Owner:
     """The buffer that made a handle, a hook or an event. After the buffer has left its group, check() raises Closed."""
 
     def __init__(self, name):
-        self.name = name  # of its class
+        self.name = name  # the name of the buffer's class
         self.left_group = False
 
     def check(self, what):
@@ -39,7 +39,7 @@ class Memory(np.ndarray):
     never be freed."""
 
     state = None
-    addresses = ()  # of its tensors; views of it have none
+    addresses = ()  # the addresses of its tensors; empty for views of this array
 
     def __del__(self, alive=_alive):
         for address in self.addresses:
@@ -70,7 +70,7 @@ class DeviceMemory:
         self.state = state
         address = storage.data_ptr()
 
-        def forget(freed):  # the address may be another storage's by now
+        def forget(freed):  # another storage may have the address by now
             if getattr(_alive.get(address), "_storage", None) is freed:
                 del _alive[address]
 

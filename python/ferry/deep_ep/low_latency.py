@@ -128,7 +128,7 @@ class LowLatency:
         exchange, call = self._combine_of(sent, rows, weights, out, use_logfmt)
         operation = (exchange.combine_send if return_recv_hook else exchange.combine)(**call, in_place=zero_copy)
         if zero_copy:
-            sent.outputs = None  # the next one is another: this one will be read by others for a while
+            sent.outputs = None  # the next combine gets another buffer, as other ranks may still read this one
 
         def count_waits():
             if combine_wait_recv_cost_stats is not None and sent.takes_part(self.rank):
@@ -228,11 +228,11 @@ class LowLatency:
             usual = exchange if use_logfmt else self.exchanges.known(self._logfmt_key(sent, rows))[1] or exchange
             self.exchanges.leave(usual, [("use_logfmt", use_logfmt)], sent.active_ranks)
             self._combined_by_logfmt = use_logfmt
-        if use_logfmt:  # a wire belongs to an exchange: one that makes the route anew from the ids
+        if use_logfmt:  # logfmt10 needs another exchange, which computes the route again from the ids
             dispatched = dict(tokens=rows.new_empty(out.shape), topk_ids=sent.ids, active_ranks=sent.active_ranks)
             return (self.exchanges.hold(sent.max_tokens, self._logfmt_key(sent, rows)),
                     dict(expert_rows=rows, topk_weights=weights, out=out, dispatched=dispatched))
-        if not takes_part:  # its route has no tokens
+        if not takes_part:  # a masked rank: its route has no tokens
             return exchange, dict(expert_rows=rows[:0], handle=sent.route)
         return exchange, dict(expert_rows=rows, handle=sent.route, topk_weights=weights, out=out)
 

@@ -24,11 +24,11 @@ class Sent:
         """ids is a numpy array [T, K]."""
         self.owner = owner
         self.exchange = exchange
-        self.ids = ids.copy()  # callers may use their memory again before combine
+        self.ids = ids.copy()  # a copy, as the caller may write to topk_idx before the combine
         self.active_ranks = active_ranks  # None: all
         self.max_tokens = max_tokens
         self.num_experts = num_experts
-        self.route = None  # ferry.Handle, once received
+        self.route = None  # ferry.Handle; None until the rows have been received
         self.outputs = None  # [L, C, H] of the window, for a combine with zero_copy
 
     def takes_part(self, rank):

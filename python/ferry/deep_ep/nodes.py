@@ -49,7 +49,7 @@ def _host_sizes(topology):
     for name, _, fanout in levels:
         counts = [int(count) for count in fanout.split("+")]
         counts = counts * groups if len(counts) == 1 else counts
-        if sizes:  # below the hosts
+        if sizes:  # a level inside the hosts
             hosts = iter(counts)
             sizes = [[next(hosts) for _ in range(sum(below))] for below in sizes]
         groups = sum(counts)

@@ -42,7 +42,7 @@ class Form(NamedTuple):
     node_starts: tuple  # first rank of each node
     make_handle: Callable  # channels.intranode or internode
     owner: Any  # handles.Owner
-    switches: dict  # without a meaning: they are checked
+    switches: dict  # have no effect, but are checked
 
 
 class Routes:
@@ -50,10 +50,10 @@ class Routes:
 
     def __init__(self, exchange, route, rows_format, top_k, num_rows, owner):
         self.exchange = exchange
-        self.routes = {exchange: route}  # ferry.Handle of each
+        self.routes = {exchange: route}  # exchange -> ferry.Handle
         self.format = rows_format
         self.top_k = top_k
-        self.num_rows = num_rows  # of what was returned, the unused ones of num_worst_tokens included
+        self.num_rows = num_rows  # returned rows, with the unused ones of num_worst_tokens
         self.owner = owner
 
     @property
@@ -76,13 +76,13 @@ class _Routing:
         self.per_expert = layout.num_tokens_per_expert
         if layout.topk_weights is None or not _core.is_layout(layout.topk_idx, self.mask, self.counts, self.per_expert,
                                                               num_tokens, num_ranks):
-            check_layout(layout, num_tokens, num_ranks)  # says what is wrong
+            check_layout(layout, num_tokens, num_ranks)  # raises, with the reason
         if layout.topk_idx is None:
             self.ids, self.weights = ids_of(self.mask.numpy()), None
             self.num_experts = num_ranks
             self.terms = (("num_tokens_per_expert", len(self.per_expert)),)
             return
-        self.ids, self.weights = layout.topk_idx, layout.topk_weights.detach()  # which the exchange checks
+        self.ids, self.weights = layout.topk_idx, layout.topk_weights.detach()  # the exchange checks both
         self.num_experts = self.per_expert.shape[0]
         self.terms = ()
 
@@ -150,7 +150,7 @@ def dispatch(exchanges, x, layout, form):
     recv_topk_idx = recv_topk_weights = counts = None
     if routing.weights is not None:
         recv_topk_idx = resized(received.topk_ids.to(routing.ids.dtype, copy=True), num_rows, -1)
-        recv_topk_weights = resized(received.weights.clone(), num_rows, 0)  # a view would keep the buffer of the rows
+        recv_topk_weights = resized(received.weights.clone(), num_rows, 0)  # a view would pin the buffer of the rows
         counts = received.handle.tokens_per_expert.tolist()
     return (rows.received(received, num_rows), recv_topk_idx, recv_topk_weights,
             expert_list(group, counts, routing.per_expert.numpy(), form), handle)
@@ -214,7 +214,7 @@ def dispatch_cached(exchanges, x, handle, layout, form):
 
     terms = (("handle", True),)
 
-    def route():  # of this dispatch in `exchange`
+    def route():  # the routing arguments of this dispatch in `exchange`
         if exchange in state.routes:
             return dict(handle=state.routes[exchange])
         return dict(topk_ids=ids_of(channels.mask_of(memory, rows.num_tokens, num_ranks)))
@@ -254,11 +254,11 @@ def combine(exchanges, x, handle, topk_weights, bias, config, switches):
 
 
 def combined(state, x, weights, bias, **options):
-    """(combined_x, combined_topk_weights or None): the combine of checked arguments."""
+    """Makes the combine of checked arguments. Returns (combined_x, combined_topk_weights or None)."""
     exchange, route = state.exchange, state.route
     if weights is None:
         return exchange.combine(x, route, bias=bias, **options), None
-    if weights.shape[1] != state.top_k:  # not the dispatch's: rows of their own
+    if weights.shape[1] != state.top_k:  # another width than at the dispatch: they are sent as rows of a second combine
         return exchange.combine(x, route, bias=bias, **options), exchange.combine(weights, route, **options)
     returned = x.new_empty((route.num_tokens, state.top_k), dtype=torch.float32)
     return exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=returned, **options), returned

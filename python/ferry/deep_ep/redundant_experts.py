@@ -15,7 +15,7 @@ from ferry.deep_ep.layout import cpu_array, describe
 from ferry.deep_ep.scalars import FEWEST_SMS, MOST_TOPK, rounded_up
 from ferry.errors import InvalidArgument
 
-_UNIT = 32  # bytes that the weights of an expert are a multiple of
+_UNIT = 32  # the bytes of an expert's weights are a multiple of this
 
 
 class BufferAllocator:
@@ -93,7 +93,7 @@ class RedundantExperts:
         exchange = self.exchanges.hold(most, (("dtype", "uint8"), ("hidden", data.shape[1]), ("layout", "rank_major"),
                                               ("num_experts", group.size), ("top_k", top_k)))
         received = exchange.dispatch(data, ids, deadline=self.deadline)
-        wanted = sorted({e for e in plan.mapping[group.rank].tolist() if e >= 0})  # rows come in this order
+        wanted = sorted({e for e in plan.mapping[group.rank].tolist() if e >= 0})  # received rows are in this order
         out = slots.detach().reshape(len(slots), -1).view(torch.uint8)
         for slot, expert in enumerate(plan.mapping[group.rank].tolist()):
             if expert >= 0:
@@ -129,7 +129,7 @@ class RedundantExperts:
 
 
 class _Plan:
-    """A redundancy_mapping that was looked at; num_owned: L."""
+    """A checked redundancy_mapping; num_owned: L."""
 
     def __init__(self, mapping, group, num_slots, num_owned):
         self.mapping = cpu_array(mapping, "redundancy_mapping", (torch.int32,), (group.size, num_slots)).copy()

@@ -10,11 +10,11 @@ import numpy as np
 
 from ferry.errors import InvalidArgument
 
-MOST = 2**31 - 1  # the largest number in DeepEP, whose numbers have the type int of C
+MOST = 2**31 - 1  # DeepEP's numbers have the type int of C
 MOST_BYTES = 2**63 - 1
-MOST_TOPK = 32  # of an exchange, so ranks that one row reaches: kMaxTopK of src/base/limits.h
-FEWEST_SMS = 4  # that DeepEP's model recommends
-SIZE_UNIT = 2 << 20  # of the sizes of ElasticBuffer
+MOST_TOPK = 32  # kMaxTopK of src/base/limits.h, and so the most ranks that one row reaches
+FEWEST_SMS = 4  # the fewest that DeepEP's model recommends
+SIZE_UNIT = 2 << 20  # sizes of ElasticBuffer are multiples of this
 
 
 def integer(name, value, least=0, most=MOST):

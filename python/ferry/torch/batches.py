@@ -1,7 +1,8 @@
-"""Two batches through a layer with gradients: one travels while the experts compute the other, forward and backward.
+"""Two batches through a layer with gradients: rows of one are sent while the experts compute the other, forward and
+backward.
 
 The halves of dispatch and combine are nodes of autograd, and the backward of each is the opposite half of the
-transposed operation. Read from its end the schedule is itself, with A and B exchanged:
+transposed operation. Read backwards, the schedule is the same, with A and B exchanged:
 
     A: dispatch_send, dispatch_recv   B: dispatch_send   A: experts, combine_send   B: dispatch_recv, experts
     A: combine_recv   B: combine_send, combine_recv
@@ -83,10 +84,10 @@ class _Batch:
 
     def __init__(self, exchange, routing):
         self.exchange, self.routing, self.handle, self._sending = exchange, routing, None, None
-        self.weights_need_gradient, self.dots, self.grad_weights = False, None, None  # dots [N] of backward, [T, K]
+        self.weights_need_gradient, self.dots, self.grad_weights = False, None, None  # dots [N], grad_weights [T, K]
 
     def send(self, half, *arguments, **more):
-        if paired():  # on all ranks, for a graph that was made outside of the pair
+        if paired():  # the graph was made outside of the pair; all ranks raise
             raise ferry.InvalidArgument("moe: the gradients of two batches do not run in a pair")
         self._sending = _worker().submit(half, *arguments, **more)
 
@@ -101,12 +102,12 @@ class _Batch:
     def _wait(self, call):
         try:
             return call.result()
-        except KeyboardInterrupt:  # as in ferry's own waits
+        except KeyboardInterrupt:  # ends the waits of the other ranks too, as Ctrl-C in a wait of ferry does
             self.exchange.group.interrupt()
             raise
 
     def drop(self):
-        """Receives the rows of a half that the layer will not use: all ranks have sent them."""
+        """Receives the rows of a half, which the layer will not use: all ranks have sent them."""
         try:
             if self._sending is not None:
                 self.receive()

@@ -86,13 +86,13 @@ def check_weights(experts, num_local):
 
 def replace(experts, change, num_local, mesh):
     """Each parameter, and each buffer with a part per expert, becomes change(its local tensor [L, ...]), as a DTensor
-    over the mesh or for None as a plain tensor. Parameters are new ones where that makes a difference."""
+    over the mesh or for None as a plain tensor. A parameter is replaced only if the result differs from it."""
     made = {}
     for module in experts.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None and id(tensor) not in made:
-                    made[id(tensor)] = (tensor, _replaced(tensor, change, num_local, mesh))  # keeps the id
+                    made[id(tensor)] = (tensor, _replaced(tensor, change, num_local, mesh))  # kept, so its id is unique
                 if tensor is not None:
                     tensors[name] = made[id(tensor)][1]
 

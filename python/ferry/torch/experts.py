@@ -140,7 +140,7 @@ def decoding(experts, config):
 
     def call(rows, counts, out, scales):
         decoded = torch.empty(rows.shape, dtype=dtype)
-        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of that many rows stay in the cache of a core
+        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of this many rows stay in the cache of a core
         for begin in range(0, len(rows), block):
             part = slice(begin, begin + block)
             decoded[part] = rows[part].float() * _factors(scales[part], config)

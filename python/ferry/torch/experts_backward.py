@@ -1,12 +1,12 @@
-"""Sends an exception of experts in backward() to the other ranks as a refusal, as it is done in a forward pass.
+"""When experts raise in backward(), sends the exception to the other ranks as a refusal, as a forward pass does.
 
 autograd reports a failed backward pass to its caller only, but it drops the callbacks that were queued for the end of
 that pass. So the experts are between two nodes. In backward the node behind their outputs comes first and queues a
 callback; the node before their rows comes last and disarms it. A callback that is dropped while it is armed refuses the
 call that the other ranks make next.
 
-Every weight gets a gradient in each backward pass, zeros where no row came to it. An optimizer then makes the same step
-on all copies of a weight, and averages of gradients over ranks, which wait for every gradient, are complete."""
+Every weight gets a gradient in each backward pass, zeros if its expert got no row. So an optimizer makes the same step
+on all copies of a weight, and an average of gradients over ranks, which waits for every gradient, ends."""
 
 import weakref
 
@@ -24,7 +24,8 @@ class ExpertsBackward:
 
     def between(self, rows, experts):
         """experts(rows), watched where the rows need gradients: other ranks wait for them. The outputs need a gradient
-        on every rank, because the backward of the combine is collective; without rows they may come from no weights."""
+        on every rank, because the backward of the combine is collective, also on a rank without rows, whose outputs may
+        depend on no weight."""
         outputs = experts(_Node.apply(self.end, rows) if rows.requires_grad else rows)
         if not torch.is_tensor(outputs):
             return outputs

@@ -103,7 +103,7 @@ class _Dispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_rows, grad_weights, *_):
-        if ctx.elsewhere is not None:  # zeros, as combine adds the values of all ranks
+        if ctx.elsewhere is not None:  # zeros for experts of other ranks, as combine adds the values of all ranks
             grad_weights = grad_weights.masked_fill(ctx.elsewhere, 0)
         _check_backward(ctx.exchange)
         grads = _Combine.apply(ctx.exchange, ctx.handle, grad_rows, grad_weights, None)
@@ -126,7 +126,7 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out, grad_returned):
         needs_rows = ctx.needs_input_grad[2]
-        if not needs_rows:  # only the weights of the rows count, and rows may have any width
+        if not needs_rows:  # only row_weights need a gradient; the rows may have any width
             grad_out = grad_out.new_zeros(len(grad_out), ctx.exchange.config["hidden"])
         grad_rows, grad_row_weights = _dispatch_again(ctx, grad_out, grad_returned)
         return None, None, grad_rows.view(ctx.shape) if needs_rows else None, grad_row_weights, None

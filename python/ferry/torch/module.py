@@ -22,8 +22,9 @@ _ROWS = torch.float32, torch.bfloat16, torch.float16  # dtypes that an exchange 
 class MoE(torch.nn.Module):
     """The layer with its exchange. `settings`: more of Group.exchange, such as replicas (ferry.placement). Collective.
 
-    num_experts is of all ranks, and each rank has equally many; `experts` has the local weights (a SwiGLU, or the given
-    module). A ferry.placement.Balancer in `balancer` counts the rows of each expert; switch() changes the placement.
+    num_experts counts the experts of all ranks, and each rank has equally many; `experts` has the local weights (a
+    SwiGLU, or the given module). A ferry.placement.Balancer in `balancer` counts the rows of each expert; switch()
+    changes the placement.
 
     mesh: the DeviceMesh of the group's ranks, of one dimension, in their order. Parameters of the experts [L, ...] then
     are DTensors [num_experts, ...] sharded over the mesh, as fully_shard, checkpoints and optimizers of
@@ -31,8 +32,9 @@ class MoE(torch.nn.Module):
     torch.distributed where they are the ranks of the group. Parameters are plain tensors where torch.distributed is not
     initialised, where ranks are threads, and where the group has one rank.
 
-    gradients: of the experts' parameters, whose rows come from all R ranks. "mean": divided by R, those of the mean of
-    the ranks' losses, as DistributedDataParallel and fully_shard make them; "sum": those of the sum of the losses.
+    gradients: how the gradients of the experts' parameters are scaled, as rows come from all R ranks. "mean": those of
+    the mean of the ranks' losses (divided by R), as with DistributedDataParallel and fully_shard; "sum": those of the
+    sum of the losses.
 
     Layers of one group with equal settings share an exchange. A call with tokens of another dtype, after half() or
     within torch.autocast, changes to an exchange of that dtype on all ranks. The weights of the SwiGLU depend on the
@@ -41,8 +43,8 @@ class MoE(torch.nn.Module):
     join() gives it.
 
     Raises InvalidArgument when the ranks do not divide num_experts, for a mesh of other ranks, for a group of some
-    ranks of torch.distributed without one, for a parameter of `experts` that is to be sharded and is not [L, ...], and
-    what Group.exchange raises."""
+    ranks of torch.distributed without a mesh, and for a parameter of `experts` that is to be sharded and is not [L,
+    ...]. Raises what Group.exchange raises."""
 
     def __init__(self, group, *, hidden, intermediate=None, num_experts, top_k, max_tokens, dtype=torch.bfloat16,
                  experts=None, overlap=None, mesh=None, gradients="mean", **settings):
@@ -70,7 +72,7 @@ class MoE(torch.nn.Module):
             self.experts = SwiGLU(num_local, hidden, intermediate, self.settings["dtype"], numbers)
 
     def join(self, group, mesh=None):
-        """Gives a layer that torch.load returned the ranks with which it computes, as many as before; `mesh` as for
+        """Gives a layer from torch.load its group, which must have as many ranks as the group before; `mesh` as for
         MoE(). Collective. Raises InvalidArgument for a layer that has a group, and what MoE() raises."""
         def check():
             if self.group is not None:
@@ -181,7 +183,7 @@ class MoE(torch.nn.Module):
                    overlap=self.overlap, balancer=self.balancer, active_ranks=active_ranks)
 
     def _change_to(self, dtype):
-        """Makes the exchange of the next call one of this dtype. If that is another dtype than before, the call is
+        """Changes to an exchange of this dtype for the next call. If the dtype differs from the one before, this is
         collective: a rank that keeps its dtype raises PeerRejected, and this rank ferry.Mismatch."""
         before = self.exchange
         if before.config["dtype"] == str(dtype).rpartition(".")[2]:

@@ -36,12 +36,12 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     Differentiable in the tokens, the weights and the parameters of the experts, as ferry.torch is. Each parameter of a
     Module that needs a gradient gets one in every backward pass: zeros where no row came to it, and on a rank that is
     not active. The parameters of other `experts` than a Module or swiglu() are not known: let the tokens or the weights
-    require gradients. A Module with DTensors computes with their local tensors.
-    overlap="batches" splits the tokens into two batches. The second is sent while the experts compute the first, whose
-    results are sent while they compute the second; in backward the gradients are, and can be differentiated once only.
-    It is for hosts with FERRY_PROGRESS=thread, where sending takes about as long as the experts (docs/moe.md). On one
-    host it is slower, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give
-    "batches" an exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
+    require gradients. A Module with DTensors computes with their local tensors. overlap="batches" splits the tokens
+    into two batches. The second is sent while the experts compute the first, whose results are sent while they compute
+    the second. In backward the gradients are sent in the same way; there is no second derivative. It is for hosts with
+    FERRY_PROGRESS=thread, where sending takes about as long as the experts (docs/moe.md). On one host it is slower, as
+    products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an exchange
+    of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
 
     active_ranks: the ranks that take part, the same list on all ranks; replicas serve the experts of the other ranks.
     The exchange has the settings("by_table") of a ferry.placement.Placement; its replica table is computed here. A rank
@@ -51,9 +51,9 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     Rows that are sent encoded (a wire of the exchange) are decoded for the experts, in the dtype of the tokens: rows *
     scales in float32, rounded once. A wire or a combine_wire excludes gradients.
 
-    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for the wire "int8_static"
-    (a layer has no scales), an unknown overlap, gradients over a wire, and an expert without a copy on the active
-    ranks. Raises what dispatch and combine raise.
+    Raises InvalidArgument for a layout other than "expert_major" with expert_alignment 1, the wire "int8_static" (a
+    layer has no scales), an unknown overlap, gradients with a wire, and an expert without a copy on the active ranks.
+    Raises what dispatch and combine raise.
     """
     config = exchange.config
     _check(config)

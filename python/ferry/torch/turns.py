@@ -6,7 +6,7 @@ until one function has ended. That order depends only on the number of calls of 
 ranks. While one function waits in a call the other computes. Only one computes at a time, because they share the
 processors of the rank.
 
-The modules of ferry.torch make their calls by take().
+The modules of ferry.torch make their calls through take().
 """
 
 import threading

@@ -32,7 +32,7 @@ def _is_subclass_usable(base: type) -> bool:
     return True
 
 
-_BACKEND = _is_subclass_usable(c10d.Backend)  # torch 2.14 and later; before it, a subclass is the group itself
+_BACKEND = _is_subclass_usable(c10d.Backend)  # false before torch 2.14: the class is then a ProcessGroup
 
 
 def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
@@ -64,7 +64,7 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
         if not _BACKEND:
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._gloo)
 
-    # What CollectiveCalls calls.
+    # The methods that CollectiveCalls calls.
 
     def _issue(self, name: str, call: Call) -> FerryWork:
         timeout = getattr(call.opts, "timeout", None)
@@ -102,7 +102,7 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
                            self._issuer.history())
             raise
 
-    # Between two ranks.
+    # Calls between two ranks.
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Returns when all ranks have called it. Its error names the missing ranks. `timeout` is a timedelta or
@@ -180,7 +180,8 @@ _GROUPS: weakref.WeakSet[FerryGroup] = weakref.WeakSet()
 
 @atexit.register
 def _end_operations() -> None:
-    """Other ranks may need what this one has issued, and an interpreter that ends must have no thread in the engine."""
+    """Ends the groups before the interpreter does: other ranks may need operations that this rank has issued, and no
+    thread may be in the engine when the interpreter ends."""
     for group in list(_GROUPS):
         group._end(at_once=getattr(sys, "last_type", None) is not None)
 

@@ -44,7 +44,7 @@ class FerryWork(dist.Work):
         self._run: Callable[[], None] | None = run
         self._error: BaseException | None = None
         self._ended = False
-        self._issuer: Issuer | None = None  # it, and what follows, where another thread may run the operation
+        self._issuer: Issuer | None = None  # this and the next two: set if another thread may run the operation
         self._ending: threading.Condition | None = None
         self._future: torch.futures.Future | None = None
 
@@ -123,7 +123,7 @@ class FerryWork(dist.Work):
             future.set_result(self.outputs)
         elif isinstance(self._error, Exception):
             future.set_exception(self._error)
-        else:  # Ctrl-C: torch's futures take exceptions that are no BaseException
+        else:  # Ctrl-C: torch's futures take subclasses of Exception only
             future.set_exception(RuntimeError(f"{type(self._error).__name__} in {self.record}"))
 
 

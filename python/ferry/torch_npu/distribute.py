@@ -47,10 +47,9 @@ def npu_moe_distribute_dispatch_v2(x, expert_ids, group_ep, ep_world_size, ep_ra
         expand_x [tp * A, H]: of x's type, int8 or float8_e4m3fn. Rows from R on are not written: undefined.
         dynamic_scales float32 [tp * A], quant_mode 3: [tp * A, ceil(H / 128)]; 0 where nothing was received.
         assist_info_for_combine int32 [max(Bs * K, A * 128)]: (source rank, token, k) of each row; undefined from 3 * R.
-        expert_token_nums int64 [localE]: counts, or running sums with expert_token_nums_type 0.
-        ep_recv_counts int32 [tp * localE * ep]: running sums over (local expert, source).
-        tp_recv_counts int32 [tp_world_size]: rows by position.
-        expand_scales float32 [tp * A]: each row's weight; 0 without expert_scales.
+        expert_token_nums int64 [localE]: counts, or running sums with expert_token_nums_type 0. ep_recv_counts int32
+        [tp * localE * ep]: running sums over (local expert, source). tp_recv_counts int32 [tp_world_size]: rows by
+        tp_rank. expand_scales float32 [tp * A]: each row's weight; 0 without expert_scales.
     """
     return communicator_of(group_ep).dispatch(dict(locals(), version=4))
 

@@ -150,7 +150,7 @@ def npu_moe_re_routing(
     total = int(counts.sum())
     _require(bool((counts >= 0).all()), f"expert_token_num_per_rank is {counts.tolist()}, need 0 or more")
     _require(total == len(tokens), f"expert_token_num_per_rank sums to {total}, tokens has {len(tokens)} rows")
-    # Rows of one (rank, expert) are neighbours, so a stable sort by expert is the new order.
+    # Rows of one (rank, expert) are adjacent, so a stable sort by expert gives the new order.
     expert_of_row = torch.arange(counts.shape[1]).repeat(counts.shape[0]).repeat_interleave(counts.reshape(-1))
     source = torch.sort(expert_of_row, stable=True).indices
     if per_token_scales is None:
