@@ -40,7 +40,7 @@ Names& names() {
   return all;
 }
 
-std::string new_name() {  // with the lock
+std::string new_name() {  // call with the lock held
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   return fmt::format("hccl-{:x}-{:x}-{}", getpid(), now, names().made++);
 }
@@ -145,7 +145,7 @@ std::uint64_t Member::take_turn() {
 cann::Result Member::run(std::uint64_t turn,
                          const std::function<cann::Result(const cann::Communicator&)>& body) {
   {
-    // Turns before this one end at the group's deadline.
+    // This wait ends: calls of earlier turns end at the group's deadline.
     std::unique_lock lock(mutex_);
     wait_until(next_, lock, [&] { return done_ == turn; });
   }
@@ -239,7 +239,7 @@ HcclResult HcclCommInitRootInfo(uint32_t size, const HcclRootInfo* info, uint32_
     ferry::Group group =
         ferry::Group::connect(name, static_cast<int>(rank), static_cast<int>(size));
     const std::lock_guard lock(names().mutex);
-    std::shared_ptr<Domain> domain = names().domains[name].lock();  // made by another thread
+    std::shared_ptr<Domain> domain = names().domains[name].lock();  // null: not made yet
     if (!domain) domain = make_domain(name, size);
     domain->devices[rank] = current_device();
     domain->groups[rank] = std::move(group);

@@ -44,8 +44,8 @@ struct Domain {
   std::vector<std::int32_t> devices;               // [ranks]; -1: the rank is of another process
   std::vector<Group> groups;                       // [ranks]
   std::uint64_t buffer_bytes = 0;                  // HCCL_BUFFSIZE
-  std::shared_ptr<std::vector<Group>> joint = {};  // [ranks of all domains]: tensor parallelism
-  // By rank and by the name of its tensor-parallel domain.
+  std::shared_ptr<std::vector<Group>> joint = {};  // tensor parallelism: [ranks of all domains]
+  // The key is the rank and the name of its tensor-parallel domain.
   std::map<std::pair<std::int64_t, std::string>, std::shared_ptr<Member>> members = {};
 };
 

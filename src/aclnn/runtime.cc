@@ -36,7 +36,7 @@ Streams& streams() {
 }
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::uint32_t kLeastDevices = 16;  // the sample programs of the operators need as many
+constexpr std::uint32_t kLeastDevices = 16;  // CANN's sample programs need as many
 
 int allocate(const char* name, void** pointer, std::size_t size) {
   if (pointer == nullptr || size == 0)

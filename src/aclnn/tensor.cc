@@ -34,7 +34,7 @@ std::size_t bytes_of(aclDataType type) {
 
 struct RowType {
   DataType type;
-  std::int64_t per_element;  // of ferry's elements
+  std::int64_t per_element;  // elements of ferry for one of CANN
 };
 
 // The type in which rows of `type` travel; packed types travel as bytes.

@@ -39,7 +39,7 @@ Executors& executors() {
   return all;
 }
 
-// The algorithm: commAlg, and without it that of HCCL's switches, which version 1 has instead.
+// The algorithm: commAlg, or without it, and in version 1, that of HCCL's environment variables.
 std::string algorithm_of(const Arguments& given) {
   if (given.commAlg != nullptr && *given.commAlg != 0) return given.commAlg;
   const auto [pcie, roce] = intra_switches_in_environment();

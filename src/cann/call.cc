@@ -61,7 +61,7 @@ Result call(const Communicator& communicator, const char* name, Purpose purpose,
     Result result = outcome(communicator, name, purpose, body);
     if (!result.message().starts_with(name)) result.status = named(name, result.status);
     return result;
-  } catch (const Error& error) {  // while the other ranks were sent a refusal
+  } catch (const Error& error) {  // thrown while a refusal was sent to the other ranks
     return {status_code(error.code()), {error.code(), error.what()}};
   } catch (const std::exception& error) {
     return {StatusCode::kRuntimeError, {Code::kSystem, error.what()}};

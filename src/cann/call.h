@@ -43,7 +43,7 @@ Result refuse_call(const Communicator& communicator, const char* name, Purpose p
   });
 }
 
-// The exchange that the cache found has the extents of the call.
+// Checks that the exchange that the cache found has the extents of the call.
 void check_exchange(const ExchangeConfig& made, const ExchangeConfig& wanted, const Batch& batch);
 
 // Checks a tensor of [num_rows, hidden], and a type in which ferry computes.

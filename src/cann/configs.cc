@@ -7,7 +7,7 @@ namespace ferry::cann::internal {
 
 namespace {
 
-constexpr std::int64_t kGroupChannels = 128;  // of quant_mode 3
+constexpr std::int64_t kGroupChannels = 128;  // channels that share a scale in quant_mode 3
 
 Wire wire_of(std::int64_t quant_mode) {
   require_fit(

@@ -84,7 +84,7 @@ void ElasticMap::check_tables(std::span<const std::int32_t> table1,
 
 std::int32_t ElasticMap::old_expert(std::int32_t id) const noexcept {
   if (id < 0) return id;
-  if (id >= experts_)  // a special expert
+  if (id >= experts_)  // a special expert: it has no rank
     return static_cast<std::int32_t>(attributes_.moe_expert_num) + (id - experts_);
   const std::int64_t old_rank = active_[shared_ranks_ + id / local_experts_];
   return static_cast<std::int32_t>(

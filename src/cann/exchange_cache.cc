@@ -45,7 +45,8 @@ void serve_as_well(const ExchangeConfig& last, Purpose purpose, ExchangeConfig& 
   wanted.scale_bytes = last.scale_bytes;
 }
 
-// An element that is not equal to one which the most others equal, and that one; by rank.
+// Two ranks: one whose value is not the most frequent one, and one that has the most frequent
+// value.
 template <typename Values>
 std::pair<std::size_t, std::size_t> odd_and_usual(const Values& values) {
   const auto equal_to = [&](std::size_t rank) { return std::ranges::count(values, values[rank]); };
@@ -93,7 +94,7 @@ ExchangeIndex ExchangeCache::index_of(const Wanted& wanted, bool any_scales) con
   return found == exchanges_.end() ? kNew : static_cast<ExchangeIndex>(found - exchanges_.begin());
 }
 
-// A rank that is left out sees no numbers: it goes on as if all others had made its call.
+// A rank that is left out gets no digests: it goes on as if all others had made its call.
 Exchange& ExchangeCache::find(const Wanted& wanted) {
   if (exchanges_.empty()) return make_first(wanted);
   const bool any_scales = wanted.any_scales && !left_out();
@@ -108,7 +109,7 @@ Exchange& ExchangeCache::find(const Wanted& wanted) {
   return go_on(next, wanted.config, wanted.purpose());
 }
 
-// The ranks see equal numbers, so they decide equally. A rank that is left out and makes the call
+// All ranks get equal digests, so they decide equally. A rank that is left out and makes the call
 // of most ranks goes to the same exchange, even if the call fails: so all ranks go there.
 Exchange* ExchangeCache::follow(const Wanted& wanted, const Status& status,
                                 std::span<const std::uint64_t> digests) {

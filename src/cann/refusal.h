@@ -10,13 +10,13 @@
 
 namespace ferry::cann::internal {
 
-// Only this rank knows: the call is to be refused on the other ranks too.
+// Only this rank has found the error: the call must be refused on the other ranks too.
 struct Refused {
   StatusCode code;
   Status status;
 };
 
-// All ranks know, or the rows have moved: the call ends with this result.
+// All ranks have found the error, or the rows have moved: the call ends with this result.
 struct Failed {
   Result result;
 };
@@ -48,7 +48,7 @@ inline void require_in(const char* name, std::int64_t value, std::int64_t least,
                   most);
 }
 
-// A tensor of `elements` that may be missing only when it has none.
+// Refuses a null tensor, unless it has no elements.
 inline void require_given(const char* name, const void* data, std::int64_t elements) {
   require(data != nullptr || elements == 0, StatusCode::kNullPointer,
           "{} is null, need {} elements", name, elements);

@@ -23,12 +23,12 @@ class Triplets {
   Triplets(const CombineArgs& args, const ElasticMap& elastic,
            const ferry::DispatchArgs& dispatched);
 
-  // The hash of this rank and a bit that says so; 0 without triplets and counts. It is the upper
-  // half of the digest of a combine.
+  // The hash of this rank, with a bit that says that there is one; 0 without triplets or counts. It
+  // is the upper half of the digest of a combine.
   std::uint32_t share_of_zero() const;
 
-  // Collective, where the shares do not fit: an error that names the rank, token and k of
-  // an id that differs.
+  // Call when the shares do not add up to 0. Returns an error with the rank, token and k of an id
+  // that differs. Collective.
   Status name_difference(const Group& group, const ExchangeConfig& config) const;
 
  private:

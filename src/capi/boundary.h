@@ -76,7 +76,7 @@ std::span<const Element> array_of(const Element* data, std::int64_t length, cons
   return {data, static_cast<std::size_t>(length)};
 }
 
-// What no enumeration has stays unknown, and is for the engine to refuse.
+// A value outside any enumeration becomes 255, which the engine refuses.
 template <typename Enum>
 Enum enum_of(std::int64_t value) noexcept {
   return static_cast<Enum>(value < 0 || value > 255 ? 255 : value);

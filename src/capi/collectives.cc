@@ -14,7 +14,7 @@ using Counts = Collectives::Counts;
 
 namespace {
 
-// What the C++ calls take.
+// The fields of the C struct in the form that the C++ calls take.
 struct Read {
   ferry_collective_args c;
   ferry::DataType dtype;
@@ -24,7 +24,7 @@ struct Read {
   std::chrono::nanoseconds deadline;
 };
 
-// A number that no int has stays out of range, and is for the engine to refuse.
+// A number that an int cannot hold becomes -1, which the engine refuses.
 int rank_of(std::int64_t rank) noexcept {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   return rank < 0 || rank > kMost ? -1 : static_cast<int>(rank);

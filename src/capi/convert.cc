@@ -63,7 +63,7 @@ DispatchArgs to_dispatch_args(const ferry_dispatch_args* given) {
   DispatchArgs args;
   auto& [tokens, topk_ids, topk_weights, token_mask, topk_mask, cached, deadline, scales,
          token_scales, replica_table, active_ranks, digests] = args;
-  static_cast<void>(digests);  // of a front in C++
+  static_cast<void>(digests);  // only fronts in C++ set it
   tokens = {c.tokens, c.num_tokens, c.hidden, enum_of<DataType>(c.dtype), c.tokens_pitch_bytes};
   topk_ids = {c.topk_ids, c.num_tokens, c.top_k, enum_of<IndexType>(c.topk_ids_type)};
   topk_weights = c.topk_weights;

@@ -99,7 +99,7 @@ struct ferry_exchange {
 
   ferry::capi::Allocator allocator;
   int rank;
-  std::vector<ferry::capi::KeptDispatch> kept = {};  // before the exchange, which may read them
+  std::vector<ferry::capi::KeptDispatch> kept = {};  // before `exchange`, which may read them
   ferry::Exchange exchange;
   ferry::capi::FlatReplicas replicas;
 };

@@ -50,7 +50,7 @@ ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* a
     Owned<ReceivedOwner> owner;
     ferry::DispatchArgs given;
     const Status refusal = attempt(used.rank, [&] {
-      given = to_dispatch_args(args);  // first, because `cached` may be the handle of `received`
+      given = to_dispatch_args(args);  // before owner_for() clears `received`
       owner = owner_for(used, received);
     });
     if (!refusal.ok()) return used.exchange.refuse_dispatch(refusal);

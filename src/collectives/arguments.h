@@ -23,13 +23,13 @@ class CallArguments {
   void count(std::int64_t count);
   // counts[rank] is the count of this rank.
   void own_count(std::int64_t count, std::span<const std::int64_t> counts);
-  // `count` elements lie at `data`.
+  // Checks that there is memory at `data` if `count` is not 0.
   void memory(const char* name, const void* data, std::int64_t count);
   struct Memory {
     const void* data;
     std::int64_t count;
   };
-  // `in` and `out` share no byte. Where a call allows it, `in` may begin `place` elements behind
+  // Checks that `in` and `out` share no byte. With `place`, `in` may begin `place` elements after
   // `out`.
   void apart(const Memory& in, const Memory& out, std::optional<std::int64_t> place = {});
   void op(ReduceOp op);

@@ -96,7 +96,8 @@ Await Calls::awaiting(const char* phase, std::uint64_t step) noexcept {
           .last_hop = mirror_ ? &mirror_->table().last_hop : nullptr};
 }
 
-// The last call may still be read from the half that this call writes first, when it used both.
+// If the last call used both halves, ranks may still be reading it in the half that this call
+// writes first.
 Status Calls::await_free_half() {
   if (both_halves_ == 0 || both_halves_ + 1 != number_) return {};
   return await("reuse", Step::end(number_ - 1));

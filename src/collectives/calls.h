@@ -1,6 +1,6 @@
-// Calls: how the ranks of a Collectives go through one call together. Numbers calls, publishes this
-// rank's record and flag, waits for those of the others, and judges what all of them said.
-//   calls.cc  numbers, flags, waits      verdict.cc  what the records of all ranks amount to
+// Calls: the protocol of one call of a Collectives. It numbers calls, publishes the record and the
+// flag of this rank, waits for those of the others, and derives the outcome from all records.
+// calls.cc numbers, flags, waits verdict.cc the outcome that follows from all records
 //
 // Every rank waits for the record of every rank in every call. So a rank that has published call n
 // knows that all have finished call n - 2, whose records and half of the window it replaces. Call n
@@ -31,7 +31,7 @@ class Calls {
   // `mirror`: null on one node.
   Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
         std::shared_ptr<Mirror> mirror);
-  // Call at the end of the Collectives: waits of the others for this rank pass from then on, and
+  // Call at the end of the Collectives. From then on, waits of the others for this rank pass, and
   // find that its record is missing.
   void close() noexcept;
 
@@ -44,29 +44,30 @@ class Calls {
     return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
   }
 
-  // Writes to this rank's half, at an offset in it, what `reader` reads there.
+  // Writes data that `reader` will read to an offset in this rank's half.
   static constexpr int kAll = Mirror::kAll;
   void put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
            int reader) const;
-  // How outputs of `bytes` on this rank are written: past the caches where they do not fit them.
+  // The stores for outputs of `bytes` on this rank: past the caches if the outputs do not fit them.
   Stores stores(std::size_t bytes) const noexcept {
     return bytes > cached_bytes_ ? Stores::kStreaming : Stores::kCached;
   }
 
-  // A call begins: it takes the next number. The record lacks only what the caller adds to it.
+  // Begins a call, with the next number, and fills its record except for the counts.
   Status begin(const CallTerms& terms, std::chrono::nanoseconds limit);
   CallRecord& record() noexcept { return record(rank()); }
-  // Counts that go with the record, and are read only to say where they differ.
+  // Writes the counts beside the record. They are read only for the error when ranks differ.
   void publish_counts(std::span<const std::int64_t> sent, std::span<const std::int64_t> expected);
-  // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or what broke.
+  // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or the error if
+  // the group breaks.
   Status refuse(const Status& why);
   // The same for a call that has more rounds than the flags can count.
   Status refuse_rounds(std::int64_t rounds);
 
-  // Goes through the call in rounds, of which there is at least one: write(k) writes to this rank's
-  // half of the window, take(k) reads from the others', and finish(k) reads what the others wrote
-  // in take(k). Windows have two halves, so round k + 1 is written before round k is taken. Ranks
-  // may have different numbers of rounds, unless there is a `finish`.
+  // Runs the call in rounds, at least one: write(k) writes to this rank's half of the window,
+  // take(k) reads from the windows of the others, and finish(k) reads data that the others wrote in
+  // take(k). Windows have two halves, so round k + 1 is written before round k is taken. Ranks may
+  // have different numbers of rounds, unless there is a `finish`.
   template <typename Write, typename Take>
   Status run(std::int64_t rounds, const Write& write, const Take& take) {
     return run(rounds, write, take, nullptr);
@@ -93,8 +94,8 @@ class Calls {
   Status await_free_half();
   // Publishes the record and waits for those of all ranks.
   Status meet();
-  // The end of a call in which a rank has several rounds: other ranks wait for it, and what this
-  // rank writes down for its node must have come.
+  // The end of a call in which a rank has several rounds: raises the step for which other ranks
+  // wait, and waits for the messages that this rank writes to the segment of its node.
   Status end();
   // Ends every call: waits until the messages that others wait for have been sent.
   Status leave(Status status);
@@ -109,12 +110,12 @@ class Calls {
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
   std::shared_ptr<Mirror> mirror_;
-  std::vector<bool> served_;  // [ranks] of other nodes, whose flags this rank writes
+  std::vector<bool> served_;  // [ranks] ranks of other nodes whose flags this rank writes
   bool crowded_;
   std::size_t cached_bytes_;
-  CallTime time_;                  // of the call that is in progress
+  CallTime time_;                  // of the current call
   std::uint64_t number_ = 0;       // of the last call
-  std::int64_t most_rounds_ = 0;   // of a rank in the last call
+  std::int64_t most_rounds_ = 0;   // the most of any rank in the last call
   std::uint64_t both_halves_ = 0;  // the last call in which this rank wrote to both halves
 };
 

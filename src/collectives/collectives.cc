@@ -1,4 +1,4 @@
-// The public Collectives: what may throw inside becomes a Status, and what is missing is said.
+// The public Collectives: exceptions become a Status, and a call on an empty object is refused.
 #include "ferry/collectives.h"
 
 #include "collectives/state.h"

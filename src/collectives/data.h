@@ -1,6 +1,6 @@
-// How the data of a call pass through the windows: from the caller's memory into the window of the
-// rank that has them, and from there into the memory of the ranks that need them. Arguments are
-// checked before. Offsets and sizes are in bytes.
+// The transfer of the data of a call. A rank copies its data from the caller's memory into its own
+// window, and the ranks that need them copy them from there. Arguments are checked before. Offsets
+// and sizes are in bytes.
 //   pairs.cc   each rank has other data for each rank
 //   share.cc   all ranks read the same data of a rank
 //   sums.cc    reductions
@@ -28,14 +28,14 @@ struct CountedBytes {
   std::size_t before(int rank) const noexcept;
 };
 
-// The part of `bytes` that the round of this number moves.
+// The part of `bytes` that round `round` moves, at most `most`.
 struct Chunk {
   Chunk(std::size_t bytes, std::size_t most, std::int64_t round) noexcept
       : begin(std::min(bytes, most * static_cast<std::size_t>(round))),
         size(std::min(bytes - begin, most)) {}
   std::size_t begin, size;
 };
-// At least one: ranks meet also when they have no data.
+// At least one, so that ranks also wait for each other when they have no data.
 std::int64_t num_rounds(std::size_t bytes, std::size_t most) noexcept;
 
 struct PairData {
@@ -47,7 +47,7 @@ struct PairData {
 Status move_pairs(Calls& calls, const PairData& data);
 
 struct GatheredData {
-  const std::byte* in;  // may be its place in out
+  const std::byte* in;  // may be this rank's part of `out`
   std::byte* out;
   CountedBytes parts;  // by rank
 };

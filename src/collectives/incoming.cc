@@ -59,9 +59,9 @@ void Incoming::read_data(const MirrorMessage& message) noexcept {
   if (!data.empty()) std::memcpy(at(offset), data.data(), data.size());
 }
 
-// A piece of a message to this rank. It must be the next one: it begins where the ring ends, there
-// is room for it, and its message lacks so many bytes. So the heads in the ring are those that
-// came.
+// Reads a piece of a message to this rank. It must be the next one: it begins at the end of the
+// data in the ring, there is room for it, and its message still lacks this many bytes. So the ring
+// holds only checked heads.
 bool Incoming::read_piece(const MirrorMessage& message) noexcept {
   const std::span<const std::byte> piece = message.body;
   PieceHead head;
@@ -85,7 +85,7 @@ bool Incoming::read_piece(const MirrorMessage& message) noexcept {
   return true;
 }
 
-// Counts the piece if it is the next one of the message of which `to_come` says what is missing.
+// Counts the piece if it is the next one of the message that is incomplete by `to_come`.
 bool Incoming::is_next(const PieceHead& head, ToCome& to_come) noexcept {
   const bool first = to_come.bytes == 0;
   const std::uint64_t missing = first ? head.total : to_come.bytes;

@@ -33,7 +33,7 @@ class Incoming {
   // flag. Returns true if a flag was raised that sleeping ranks of this node may wait for.
   bool read(const MirrorMessage& message, bool serves) noexcept;
 
-  // The record of a rank and the counts behind it, as they are sent.
+  // The bytes of a rank's record and the counts after it, as they are sent.
   static std::size_t record_bytes(int num_ranks) noexcept {
     return sizeof(CallRecord) + 2 * sizeof(std::int64_t) * static_cast<std::size_t>(num_ranks);
   }
@@ -42,7 +42,7 @@ class Incoming {
   bool read_call(const MirrorMessage& message) noexcept;
   void read_data(const MirrorMessage& message) noexcept;
   bool read_piece(const MirrorMessage& message) noexcept;
-  // The message of which pieces have come: its bytes, and those that are to come.
+  // An incomplete message: the bytes of all of it, and the bytes that are missing.
   struct ToCome {
     std::uint64_t total = 0, bytes = 0;
   };

@@ -15,7 +15,7 @@ namespace ferry::internal {
 
 namespace {
 
-// A receive from any rank looks so often whether one died.
+// The interval at which a receive from any rank checks whether a rank has died.
 constexpr std::chrono::milliseconds kLook{50};
 
 }  // namespace
@@ -67,8 +67,8 @@ Status Messages::send(const std::byte* data, const MessageSpec& spec,
   return group_.await_sent(awaiting("room", flags(rank_, 0).taken, shape_.stride, 0, time), only_);
 }
 
-// Until a piece of so many bytes fits behind what is in the ring. Meanwhile pieces of others are
-// kept, whose senders may be waiting for room too.
+// Waits until a piece of this size fits into the ring. Meanwhile it keeps pieces of other ranks,
+// which may be waiting for room too.
 Status Messages::make_room(int receiver, std::size_t bytes, CallTime& time) {
   const std::uint64_t to_end = shape_.ring_bytes - sent_[receiver] % shape_.ring_bytes;
   if (to_end < bytes) {  // at least a head fits, as all sizes are multiples of it
@@ -223,7 +223,7 @@ Status Messages::receive_kept(int sender, Kept& message, std::byte* data, const 
   return {};
 }
 
-// A message straight into the caller's memory. Its first piece is there.
+// Receives a message directly into the caller's memory. Its first piece has arrived.
 Status Messages::receive_pieces(int sender, std::byte* data, std::size_t bytes, CallTime& time) {
   std::size_t received = 0;
   for (;;) {
@@ -247,8 +247,8 @@ Status Messages::await_piece(int sender, CallTime& time) {
       awaiting("a message", flags(0, rank_).sent, stride, senders_[sender].taken + 1, time));
 }
 
-// A rank that leaves the group may have been awaited for nothing, and ends no wait for the others.
-// One that died does, and so does the end of all.
+// A rank that leaves the group does not end this wait, since the message may come from another
+// rank. A rank that died ends it, and so does the end of all others.
 Status Messages::await_any(std::uint64_t arrivals, CallTime& time) {
   const std::vector<bool> nobody(only_.size());
   only_.assign(only_.size(), true);

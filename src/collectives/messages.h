@@ -1,6 +1,6 @@
-// Messages: send and recv. What this rank has taken from a mailbox before it was asked for lies in
-// memory of this process until then: messages with other tags, and all that come while a send waits
-// for room, so that two ranks can send to each other.
+// Messages: send and recv. Messages that this rank takes from a mailbox before a recv for them are
+// kept in memory of this process. These are messages with other tags, and all that arrive while a
+// send waits for room, so that two ranks can send to each other.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace ferry::internal {
 
-// What a caller sends or wants to receive.
+// The message that a caller sends or receives.
 struct MessageSpec {
   std::size_t bytes;
   DataType dtype;
@@ -37,8 +37,8 @@ class Messages {
               std::chrono::nanoseconds limit);
 
  private:
-  // A message that has been taken, or of which the first pieces have. It has memory for what has
-  // come and not for what its head announces, which may come from another host.
+  // A message of which all pieces, or the first ones, have been taken. Memory is allocated for the
+  // received pieces only, and not for the size in the head, which another host may have forged.
   struct Kept {
     PieceHead head;
     std::vector<std::vector<std::byte>> pieces = {};
@@ -66,9 +66,9 @@ class Messages {
   void take_piece(int sender, const PieceHead& piece);
   bool keep_piece(int sender);
   bool keep_all();
-  // The first message from `sender` with this tag that is here, in part at least; null: none.
+  // The first kept message from `sender` with this tag, which may be incomplete; null: none.
   Kept* find_kept(int sender, std::int64_t tag) noexcept;
-  // Receives such a message, if one has begun to come. False: none has.
+  // Receives such a message if a part of it has arrived. False: nothing has arrived.
   bool receive_from(int sender, std::byte* data, const MessageSpec& spec, CallTime& time,
                     Status& status);
   Status receive_kept(int sender, Kept& message, std::byte* data, const MessageSpec& spec,
@@ -89,8 +89,8 @@ class Messages {
   int rank_;
   bool crowded_;
   const char* operation_ = "";       // "send" or "recv"
-  std::uint64_t number_ = 0;         // of the call
-  std::vector<bool> only_;           // [ranks] the peer of the call
+  std::uint64_t number_ = 0;         // the number of the call
+  std::vector<bool> only_;           // [ranks] true for the peer of the call
   std::vector<Sender> senders_;      // [ranks]
   std::vector<std::uint64_t> sent_;  // [ranks] position in this rank's mailbox to each
 };

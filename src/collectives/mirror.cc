@@ -11,9 +11,9 @@ namespace ferry::internal {
 
 namespace {
 
-// Data of one message: the send buffers of a channel have so many bytes (MessageChannel).
+// The most data of one message: those that fit a send buffer of the channel (MessageChannel).
 constexpr std::size_t kMostData = MessageChannel::kSendBufferBytes - 128;
-// Data that are sent in one packet with the record that follows.
+// Up to this size data are sent in one packet with the record that follows.
 constexpr std::size_t kSoon = 4096;
 
 }  // namespace
@@ -36,11 +36,11 @@ void Mirror::keep_open(const std::shared_ptr<Mirror>& mirror) {
   mirror->group_.keep_open(mirror->number_, mirror);
 }
 
-// Until all ranks that this one serves have departed too, or are gone.
+// Stays open until all ranks that this rank serves have departed too, or are lost.
 bool Mirror::go_on() {
   channel_.done = channel_.kept_open != nullptr;
   for (int peer = 0; peer < group_.size() && channel_.done; ++peer) {
-    // Acquire: as everywhere (Await::up).
+    // Acquire: as in Await::up.
     const bool ends = !serves(peer) || group_.ended(peer, /*sends_here=*/true) ||
                       flag(peer).step.load(std::memory_order_acquire) == Step::kDeparted;
     channel_.done = ends;

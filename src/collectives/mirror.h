@@ -4,8 +4,8 @@
 // read cross once, and nothing else needs to know where a rank is. Messages of send() go to the
 // receiver itself, since a mate may be in no call at that time.
 //
-// A place is free when it is written here: the sender knew then that all ranks had read what was
-// there before (calls.h).
+// A message overwrites no data that are still read: the sender wrote only after all ranks had read
+// the earlier data at that place (calls.h).
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class Mirror {
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  // This rank writes down what `peer` sends.
+  // True if this rank writes the data that `peer` sends to the segment of its node.
   bool serves(int peer) const noexcept { return table().is_served[peer]; }
   const std::vector<bool>& mates() const noexcept { return table().is_mate; }
   const ForwardingTable& table() const noexcept { return group_.forwarding(); }
@@ -50,7 +50,8 @@ class Mirror {
                   std::span<const std::byte> data) const;
   void send_taken(int sender, std::uint64_t taken) const noexcept;
 
-  // The Collectives is gone, but ranks of this node may still need what comes by this rank.
+  // Call when the Collectives is destroyed: ranks of this node may still need messages that arrive
+  // through this rank.
   static void keep_open(const std::shared_ptr<Mirror>& mirror);
 
  private:

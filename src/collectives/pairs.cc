@@ -19,12 +19,12 @@ std::size_t slot_offset(const Calls& calls, int sender, int receiver) noexcept {
   return static_cast<std::size_t>(index) * slot_bytes(calls);
 }
 
-// What `sender` has written for this rank.
+// The data that `sender` has written for this rank.
 const std::byte* slot(const Calls& calls, int sender, std::int64_t round) noexcept {
   return calls.half(sender, round) + slot_offset(calls, sender, calls.rank());
 }
 
-// What this rank has for each other rank goes into the slots.
+// Writes the data for each other rank into the slots.
 void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sent,
                 std::int64_t round) {
   for (int peer = 0; peer < calls.size(); ++peer) {

@@ -12,7 +12,7 @@
 namespace ferry::internal {
 
 enum class CallKind : std::uint8_t {
-  kRefused,  // the rank could not say which call it makes
+  kRefused,  // the rank refused without a call (Collectives::refuse)
   kAllToAll,
   kAllGather,
   kReduceScatter,
@@ -45,7 +45,7 @@ struct alignas(64) CallRecord {
   // all_to_all_v: sums of a digest of (source, destination, count), over what this rank sends and
   // over what it expects. Over all ranks both sums are equal where the counts match.
   std::uint64_t sends = 0, expects = 0;
-  std::int64_t rounds = 0;  // that this rank takes part in
+  std::int64_t rounds = 0;  // in which this rank takes part
   char reason[192] = {};
 };
 static_assert(sizeof(CallRecord) == 256);
@@ -59,9 +59,9 @@ struct alignas(128) CallFlag {
 // through windows in rounds.
 struct Step {
   static constexpr std::uint64_t kPerCall = std::uint64_t{1} << 30;
-  static constexpr std::int64_t kMostRounds = kPerCall / 4;  // of a call
+  static constexpr std::int64_t kMostRounds = kPerCall / 4;  // the most rounds of a call
   static constexpr std::uint64_t kMostCalls = ~std::uint64_t{0} / kPerCall - 1;
-  // The record is there, and what the rank writes in this round.
+  // The record is written, and the rank's data of this round.
   static constexpr std::uint64_t written(std::uint64_t number, std::uint64_t round) {
     return number * kPerCall + (round == 0 ? 1 : 2 * round);
   }

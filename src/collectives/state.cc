@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kObject = "Collectives object";  // in errors
 
-// What a rank has for the messages to all others (mailbox.h).
+// The bytes of all mailboxes of one sender (mailbox.h).
 constexpr std::size_t kMailboxBytes = std::size_t{512} << 10;
 
 std::uint64_t mixed(std::uint64_t x) noexcept {  // splitmix64
@@ -51,7 +51,7 @@ GroupState& member(const std::shared_ptr<GroupState>& group) {
 }
 
 void check_options(const CollectivesOptions& options, int num_ranks) {
-  // A line for each rank in each half.
+  // At least a cache line for each rank in each half.
   const std::int64_t least = 2 * std::int64_t{CollectivesLayout::kLine} * num_ranks;
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   if (options.window_bytes < least || options.window_bytes > kMost) {
@@ -78,8 +78,8 @@ struct CollectivesState::Parts {
   bool back(GroupState& group) const noexcept;
 };
 
-// The memory that this rank writes first: its own, and that of ranks of other nodes whose data it
-// writes down for its node.
+// Backs the memory that this rank is the first to write: its own, and that of the ranks of other
+// nodes that it serves.
 bool CollectivesState::Parts::back(GroupState& group) const noexcept {
   const int rank = group.rank();
   bool backed = segment->commit(layout.mailboxes(rank), layout.mailboxes_bytes());
@@ -111,7 +111,7 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
       },
       kObject);
   segment = share_segment(group, layout.segment_bytes(), by);
-  // Nobody sends a message before all ranks have come through this.
+  // No rank sends a message before all ranks have returned from make_alike().
   make_alike(
       group, by,
       [&] {
@@ -275,7 +275,7 @@ Status CollectivesState::broadcast(void* data, std::int64_t count, DataType dtyp
   });
 }
 
-// The root's counts stand for what it receives, and this rank's own for what it sends.
+// The root gives the counts that it receives; any other rank sends the count of itself.
 Status CollectivesState::gather(const void* in, void* out, Counts counts, DataType dtype, int root,
                                 Limit limit) {
   CallArguments check = arguments(dtype, limit);

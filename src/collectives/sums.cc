@@ -10,7 +10,7 @@ namespace ferry::internal {
 
 namespace {
 
-// Up to so many bytes one round of flags costs more than what every rank reads.
+// Up to this size a second round of flags costs more than reading all elements on every rank.
 constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
 
 // One reduction on this rank.
@@ -57,7 +57,7 @@ class Reduction {
     return calls_.run(1, write, take);
   }
 
-  // Where the slice of a rank lies in the elements of the call.
+  // The slice of a rank, as a range of the bytes of the call.
   Chunk slice(int rank, std::int64_t round) const noexcept {
     const std::size_t begin =
         static_cast<std::size_t>(round) * chunk_ + static_cast<std::size_t>(rank) * slice_;
@@ -78,7 +78,7 @@ class Reduction {
     }
   }
 
-  // The result goes to this rank's window, in the place of its own elements, and to its output.
+  // Writes the result to this rank's window, in the place of its own elements, and to its output.
   void reduce_slice(std::int64_t round) {
     const int rank = calls_.rank();
     const Chunk part = slice(rank, round);
@@ -87,7 +87,7 @@ class Reduction {
       rows_[peer] = peer == rank ? data_.in + part.begin : place(peer, rank, round);
     std::byte* const result = place(rank, rank, round);
     reduce_rows_to(result, part.size);
-    calls_.put(round, offset(rank), result, part.size, data_.root);  // it is there for this node
+    calls_.put(round, offset(rank), result, part.size, data_.root);  // in place for this node
     if (gets_result()) copy(data_.out + part.begin, result, part.size, stores_);
   }
 
@@ -112,8 +112,8 @@ class Reduction {
   Calls& calls_;
   const ReducedData& data_;
   std::size_t element_, bytes_;
-  Stores stores_;                      // of the result
-  std::size_t slice_ = 0, chunk_ = 0;  // of the chunk that a round moves
+  Stores stores_;                      // for writing the result
+  std::size_t slice_ = 0, chunk_ = 0;  // bytes of a round, and of a slice of it
   std::vector<const void*> rows_;      // [ranks]
 };
 

@@ -1,4 +1,5 @@
-// What the records of all ranks amount to: the same outcome on every rank but the culprit.
+// The outcome that follows from the records of all ranks. It is equal on all ranks except the
+// culprit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ bool has_op(CallKind kind) noexcept {
          kind == CallKind::kReduce;
 }
 
-// Counts are given by all ranks and are equal.
+// True if all ranks give the counts of all ranks, which must be equal.
 bool has_counts(CallKind kind) noexcept {
   return kind == CallKind::kAllGather || kind == CallKind::kReduceScatter ||
          kind == CallKind::kGather || kind == CallKind::kScatter;

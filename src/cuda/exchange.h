@@ -54,7 +54,7 @@ class CudaExchange {
   // One half of an operation.
   struct Call {
     cudaStream_t stream;
-    bool capturing;  // into a graph
+    bool capturing;  // the stream captures a graph
     // A kernel that only waits is issued after the kernels of other ranks for which it waits. False
     // in a graph, which is issued as a whole.
     bool in_steps;
@@ -84,9 +84,9 @@ class CudaExchange {
   std::shared_ptr<CudaRoutePool> routes_;
   struct Issued {
     std::uint64_t dispatches = 0, combines = 0, tickets = 0, reports = 0;
-    std::optional<CudaDispatchView> dispatch;  // between its halves
+    std::optional<CudaDispatchView> dispatch;  // set while the operation is between its halves
     std::optional<CudaCombineView> combine;
-    std::shared_ptr<CudaRoute> dispatched, combined;  // the routes of these two
+    std::shared_ptr<CudaRoute> dispatched, combined;  // the routes of `dispatch` and `combine`
     cudaEvent_t last = nullptr;                       // the end of the last issued kernel
   } issued_;
   Status broken_;

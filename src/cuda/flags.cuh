@@ -153,7 +153,7 @@ __device__ inline bool await_all(const CudaCommon& common, const CudaAwait& awai
   }
   __syncthreads();
   if (given_up == common.shape.num_ranks) return true;
-  if (given_up % blockDim.x == threadIdx.x) {  // the first that gave up
+  if (given_up % blockDim.x == threadIdx.x) {  // this thread was the first to give up
     common.state->broken = 1;
     send_report(common, {.number = await.number,
                          .code = missing.code,

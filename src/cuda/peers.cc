@@ -17,14 +17,14 @@ namespace ferry::internal {
 
 namespace {
 
-// What a rank sends to the others about its window.
+// The description of its window that a rank sends to the others.
 struct WindowCard {
   std::uint64_t process;  // a random number that identifies the process
   // Valid in that process until all ranks have read the cards.
   const std::shared_ptr<std::byte>* here;
   const std::shared_ptr<IssueOrder::Counts>* issued;
   cudaIpcMemHandle_t handle;
-  char uuid[16];  // of the device
+  char uuid[16];  // UUID of the device
 };
 static_assert(std::is_trivially_copyable_v<WindowCard>);
 

@@ -27,7 +27,7 @@ class CudaRoutePool : public std::enable_shared_from_this<CudaRoutePool> {
  public:
   CudaRoutePool(const CudaShape& shape, std::int64_t max_tokens, int num_local,
                 std::uint64_t exchange);
-  // Allocates `routes` of them in advance, because a graph capture allows no allocation.
+  // Allocates `routes` routes in advance, because a graph capture allows no allocation.
   void reserve(int routes);
   std::shared_ptr<CudaRoute> take();
   std::uint64_t exchange() const noexcept { return exchange_; }

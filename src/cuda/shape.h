@@ -24,8 +24,8 @@ struct CudaShape {
   DataType dtype;  // of tokens
   Wire wire;
   std::int64_t hidden, alignment, expert_capacity;
-  std::int64_t row_capacity;              // of a buffer; kPadded: of all its experts
-  std::int64_t row_bytes, scale_columns;  // of a received row
+  std::int64_t row_capacity;              // rows of a buffer; kPadded: of all its experts together
+  std::int64_t row_bytes, scale_columns;  // bytes and scale columns of a received row
   bool zero_gaps;
   Experts experts;
 
@@ -37,9 +37,9 @@ struct CudaShape {
 // A rank sends it to each other rank with its counts: the buffer in which it receives, and whether
 // it refused its call.
 struct CudaCountRecord {
-  std::int64_t entry, value;  // of a refused top-k id: token * top_k + k, and the id
+  std::int64_t entry, value;  // a refused top-k id: its entry, token * top_k + k, and the id
   std::int32_t code;          // Code of a refused call, else kOk
-  std::int32_t buffer;        // which receives
+  std::int32_t buffer;        // the buffer that receives
 };
 
 // A rank sends it to each other rank with its outputs: their offset in its window, and their type.

@@ -33,7 +33,7 @@ constexpr std::int32_t key_of_entry(const CudaShape& shape, const std::int32_t* 
   return shape.num_experts + rank;
 }
 
-inline constexpr std::int32_t kNoKey = -2;  // behind the last entry of a chunk
+inline constexpr std::int32_t kNoKey = -2;  // the key of places after the last entry of a chunk
 
 // The number of earlier entries of the chunk with the same key, and whether no later entry has it.
 struct InChunk {

@@ -23,8 +23,8 @@ struct CudaState {
   std::uint64_t dispatches, combines;
   CudaOperation dispatch[kMaxDepth], combine;
   std::int32_t broken;           // 1: kernels wait and send no more
-  std::uint32_t tickets[3];      // blocks that are done: of count, of send, of reduce
-  unsigned long long bad_entry;  // the lowest whose id is refused; kNoEntry: none
+  std::uint32_t tickets[3];      // finished blocks of the kernels count, send and reduce
+  unsigned long long bad_entry;  // the lowest entry with a refused id; kNoEntry: none
 };
 inline constexpr unsigned long long kNoEntry = ~0ULL;
 
@@ -34,13 +34,13 @@ const char* phase_name(CudaPhase phase) noexcept;  // report.cc
 
 // An error that kernels met, in host memory that the device writes.
 struct CudaReport {
-  std::uint64_t sequence = 0;  // of the report; raised last
-  std::uint64_t number = 0;    // of the operation
+  std::uint64_t sequence = 0;  // number of the report; raised last
+  std::uint64_t number = 0;    // number of the operation
   std::int32_t code = 0, culprit = -1;
-  std::int32_t combine = 0;              // 1: of a combine
+  std::int32_t combine = 0;              // 1: the operation is a combine
   CudaPhase phase = CudaPhase::kCounts;  // kTimeout, kPeerLost: what was waited for
   std::int64_t entry = 0, value = 0;     // kInvalidArgument: the refused id
-  std::uint64_t expected = 0, seen = 0;  // of the flag; of a kMismatch, the widths
+  std::uint64_t expected = 0, seen = 0;  // values of the flag; with kMismatch, the widths
   std::int64_t rows = 0, most = 0;       // kCapacity
 };
 
@@ -48,7 +48,7 @@ struct CudaReport {
 struct CudaHostCounts {
   std::uint64_t ticket;  // the host's number of the dispatch that counted; raised last
   std::int64_t num_rows;
-  std::int32_t code;  // of the outcome
+  std::int32_t code;  // Code of the outcome
   // then [L] rows of experts
 };
 
@@ -64,7 +64,7 @@ struct CudaRouteView {
   std::int32_t* experts;  // [T, K]: -1, not sent
   CudaCounts counts;
   CudaHostCounts* host;
-  std::int64_t* host_experts;  // [L] behind it
+  std::int64_t* host_experts;  // [L], after *host
   std::int64_t num_tokens;
 };
 
@@ -72,7 +72,7 @@ struct CudaCommon {
   CudaShape shape;
   CudaWindow at;
   std::byte* const* windows;  // [ranks] in this address space
-  std::byte* mine;            // windows[rank], of this rank
+  std::byte* mine;            // windows[rank] of this rank
   CudaState* state;
   CudaReport* report;
   const volatile std::int32_t* host_abort;  // host memory: Code, and the rank that caused it
@@ -93,7 +93,7 @@ struct CudaDispatchView {
   bool wide_ids;  // int64
   bool cached;
   const float* weights;
-  int buffer;            // which receives here
+  int buffer;            // the buffer that receives on this rank
   std::int32_t refused;  // Code of a call that the host refused, else kOk
   std::uint64_t ticket;  // CudaHostCounts; 0: the host does not wait
 };
@@ -106,8 +106,8 @@ struct CudaCombineView {
   std::byte* out;
   DataType row_type, out_type;
   std::int64_t hidden;      // H'
-  std::int64_t offset;      // of this rank's outputs in its window
-  const std::byte* staged;  // [staged_rows, H'] to copy there first; null: the rows are there
+  std::int64_t offset;      // offset of this rank's outputs in its window
+  const std::byte* staged;  // [staged_rows, H'] to copy to `offset`; null: the rows are there
   std::int64_t staged_rows;
   std::int32_t refused;
 };

@@ -110,7 +110,7 @@ HWY_INLINE void encode_small_blocks(const EncodeRow& row) {
     const Floats share = hn::Mul(hn::BitCast(floats, most), hn::Set(floats, kShare));
     const Floats nan = hn::BitCast(floats, hn::Set(WordTag(), kFloatNan));
     const Floats scale = hn::IfThenElse(finite, share, nan);
-    const auto numbers = hn::RebindMask(WordTag(), hn::Gt(scale, hn::Zero(floats)));  // not of NaN
+    const auto numbers = hn::RebindMask(WordTag(), hn::Gt(scale, hn::Zero(floats)));  // false: NaN
     store_code_pairs(hn::IfThenElseZero(numbers, block_code(even, scale)),
                      hn::IfThenElseZero(numbers, block_code(odd, scale)), to);
     store_scales<type>(scale, num_blocks(std::min(chunk, hidden - h), kSmallBlock),
@@ -127,7 +127,7 @@ HWY_INLINE void decode_small_blocks(const DecodeRow& row) {
   const auto* const encoded = static_cast<const std::byte*>(row.encoded);
   auto* const out = static_cast<std::byte*>(row.out);
   float scales[kSegment / kSmallBlock];
-  float spread[kSegment / kSmallBlock * kCopies + kMaxChunk] = {};  // the last chunk may reach over
+  float spread[kSegment / kSmallBlock * kCopies + kMaxChunk] = {};  // room for a short last chunk
   const auto decode = [&](const std::byte* from, std::byte* to, std::size_t h) FERRY_LAMBDA {
     Words a, b;
     load_codes<kPaired<type>>(from, a, b);

@@ -11,7 +11,7 @@ namespace ferry::internal {
 
 struct Fp8Scale {
   float scale;   // sent with the row
-  float factor;  // elements are multiplied by it
+  float factor;  // elements are multiplied by this
 };
 
 // The scale of a group whose largest magnitude is `most`, at least 1e-4. Multiplying by the

@@ -20,7 +20,7 @@ namespace ferry::internal::HWY_NAMESPACE {
 inline constexpr std::uint32_t kWideBlock = 0xffffffff;  // the header of 16-bit elements
 inline constexpr std::uint32_t kMaxSpan = 2048;          // 16 octaves of 128
 inline constexpr float kSteps = 510.0F;
-inline constexpr float kTwo23 = 8388608.0F;  // from here on floats are integers
+inline constexpr float kTwo23 = 8388608.0F;  // floats from 2^23 on are integers
 
 // The upper halves of the bits between which the numbers of a block lie.
 struct Range {

@@ -19,8 +19,8 @@ namespace ferry {
 
 namespace {
 
-// The longest wait for sources in step. Rows between hosts take longer; experts that are ready
-// compute in the meantime.
+// The longest wait for sources that send at about the same time as this rank. Rows between hosts
+// take longer, so experts that are ready compute in the meantime.
 constexpr std::chrono::nanoseconds kMostInStep = std::chrono::milliseconds(1);
 
 // The tokens that pass through the layer together: all of them, or one half.
@@ -130,8 +130,8 @@ Status Run::send(Batch& batch) const {
 // Allocates the rows that the experts write, before the first expert computes.
 void Run::prepare(Batch& batch) const {
   const Handle& handle = batch.received.handle;
-  FERRY_CHECK(batch.done.size(), ==, 0U);   // once per batch
-  if (!handle.tokens_per_expert().empty())  // else this rank does not take part
+  FERRY_CHECK(batch.done.size(), ==, 0U);   // called once per batch
+  if (!handle.tokens_per_expert().empty())  // empty if this rank does not take part
     FERRY_CHECK(std::ssize(handle.tokens_per_expert()), ==, exchange_.num_local_experts());
   batch.done.resize(handle.tokens_per_expert().size());
   batch.failed = exchange_.allocate_outputs(handle.num_rows(), exchange_.config().hidden,

@@ -38,7 +38,7 @@ struct Version {
   const char* mount;
   const char* limit;
   const char* usage;
-  const char* cache_prefix;  // of the fields in memory.stat that sum over the groups below
+  const char* cache_prefix;  // prefix of the fields of memory.stat that include the groups below
 };
 constexpr Version kVersions[] = {
     {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"},

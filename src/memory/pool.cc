@@ -72,7 +72,7 @@ int Pool::num_pinned() const noexcept {
 
 bool Pool::back_rows(int buffer, int num_sections, std::int64_t rows) {
   check_index(buffer);
-  FERRY_CHECK(num_sections, >=, 0);  // 0: kPadded, a rank without experts
+  FERRY_CHECK(num_sections, >=, 0);  // 0 with kPadded on a rank without experts
   FERRY_CHECK(rows, <=, layout_.max_section_rows());
   if (rows <= buffers_[buffer].backed_rows) return true;
   const auto back_part = [&](std::size_t part, std::size_t row_bytes) {
@@ -107,7 +107,7 @@ bool Pool::back(int buffer, std::size_t offset, std::size_t length) {
   FERRY_CHECK(length, <=, layout_.buffer_bytes() - offset);
   std::vector<bool>& chunks = buffers_[buffer].chunks;
   std::size_t end = (offset + length + kChunk - 1) / kChunk;
-  if (length >= Segment::kHugePage) {  // whole huge pages
+  if (length >= Segment::kHugePage) {  // backs whole huge pages
     const std::size_t per_page = Segment::kHugePage / kChunk;
     end = std::min((end + per_page - 1) / per_page * per_page, chunks.size());
   }

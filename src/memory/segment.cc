@@ -22,7 +22,7 @@
 namespace ferry::internal {
 namespace {
 
-// Newer than Debian 12's headers, or its oldest supported kernel.
+// Constants of newer kernels, which Debian 12's headers or the oldest supported kernel may lack.
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int kCollapse = 25;       // MADV_COLLAPSE, Linux 6.1
 
@@ -93,7 +93,7 @@ std::byte* map_aligned(int fd, std::size_t bytes) noexcept {
   }
   if (head > 0) munmap(begin, head);
   if (head < Segment::kHugePage) munmap(data + bytes, Segment::kHugePage - head);
-  madvise(data, bytes, MADV_HUGEPAGE);  // counts where shmem_enabled is `advise`
+  madvise(data, bytes, MADV_HUGEPAGE);  // needed if the kernel's shmem_enabled is `advise`
   return data;
 }
 
@@ -157,7 +157,7 @@ bool is_available(std::size_t bytes) noexcept {
   try {
     return allowance.take(bytes, now_ns(), available_to_ranks);
   } catch (...) {
-    return false;  // no memory to read the files
+    return false;  // no memory is available for reading the files
   }
 }
 

@@ -28,7 +28,7 @@ constexpr double kMargin = 1.25;
 // Rows of a section with balanced routing, and a margin.
 std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shape) {
   if (config.layout == Layout::kPadded && config.zero_gaps)
-    return config.expert_capacity;  // all of it is written
+    return config.expert_capacity;  // zero_gaps writes the whole section
   const double tokens = static_cast<double>(config.max_tokens) * shape.num_ranks;
   const double per_expert = tokens * config.top_k / config.num_experts;
   const double share = std::min(1.0, static_cast<double>(shape.max_local) / config.num_experts);
@@ -50,7 +50,7 @@ std::size_t most_sent_rows(const ExchangeConfig& config, int num_ranks) {
   return checked_mul(config.max_tokens, by_rank ? std::min(entries, num_ranks) : entries);
 }
 
-constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multiples of 16 bytes
+constexpr std::int64_t kColumnMultiple = 4;  // rows: columns start at multiples of 16 bytes
 
 }  // namespace
 

@@ -19,11 +19,11 @@ namespace ferry::internal {
 // Sizes that do not follow from the configuration alone.
 struct WindowShape {
   int num_ranks;
-  int num_windows;          // ranks of a node, at most
+  int num_windows;          // the most ranks of a node
   int num_columns;          // of the count matrix (ExpertMap)
   int max_local;            // most experts that any rank owns
   std::size_t row_bytes;    // of a received row
-  std::size_t scale_bytes;  // of its scales
+  std::size_t scale_bytes;  // of the scales of a row
   std::size_t flags_bytes;  // of a rank
   std::size_t record_bytes;
   bool shared_sums = false;  // sums of count rows (place_rows.cc)
@@ -32,7 +32,7 @@ struct WindowShape {
 // The metadata of a row in the list of its source, in the expert layouts. The receiver knows the
 // source from the list that it reads, and the expert from the counts.
 struct ListedRow {
-  std::int32_t entry;  // of [T, entries]
+  std::int32_t entry;  // index in [T, entries]
   float weight;
 };
 
@@ -116,7 +116,7 @@ class WindowLayout {
   std::int64_t expected_section_rows() const noexcept { return section_.expected_rows; }
   std::int64_t max_rows() const noexcept { return max_rows_; }  // of a receive buffer, all sections
 
-  // How the scales of `section_rows` rows in each section lie; data is left null.
+  // The strides of the scales of `section_rows` rows in each section; data is null.
   Scales scale_strides(std::int64_t section_rows) const noexcept;
   // Bytes of the scales of the first `section_rows` rows of one section, with the gaps between
   // columns.

@@ -18,8 +18,8 @@ struct ActiveSet {
 
   // Index of a rank in `ranks`.
   int index(int member, int tp_rank) const noexcept { return tp_rank * num_members + member; }
-  // The `i`-th of all tp_ranks, counted cyclically from that of this rank: the order in which this
-  // rank adds them up.
+  // The `i`-th of all tp_ranks, counted cyclically from that of this rank. This rank adds rows in
+  // this order.
   int tp_rank_from_mine(int i) const noexcept {
     const int at = tp_rank + i;
     return at < tp_size ? at : at - tp_size;
@@ -31,12 +31,12 @@ struct ActiveSet {
   std::vector<int> chosen;   // the ranks that the call named; empty: all
   int num_members;           // sources of a domain
   int tp_size;               // number of tp_ranks; the ranks of one tp_rank are a domain
-  int member;                // of this rank; -1: it does not take part
+  int member;                // the member that is this rank; -1: it does not take part
   int tp_rank;               // of this rank
   std::vector<int> ranks;    // [tp_size, members]
   std::vector<bool> waited;  // [all ranks]: takes part
   ExpertMap map;
-  std::uint32_t digest;  // of `chosen`; ranks compare it
+  std::uint32_t digest;  // digest of `chosen`, which ranks compare
 
  private:
   void check(int num_ranks, int rank) const;

@@ -25,8 +25,8 @@ struct ReplicaSlots {
 ReplicaSlots replicate(std::span<const float> loads, int num_slots);
 
 struct BalanceShape {
-  int num_slots = 0;   // of all ranks together
-  int num_groups = 1;  // of experts that share a node; ignored unless num_nodes divides it
+  int num_slots = 0;   // slots of all ranks together
+  int num_groups = 1;  // groups of experts, each in one node; ignored unless num_nodes divides it
   int num_nodes = 1;
   int num_ranks = 1;
 };

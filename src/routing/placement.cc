@@ -14,7 +14,7 @@ void add(const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-// What place() reads was made for this active set and these tokens.
+// Checks that the arguments of place() are of this active set and these tokens.
 void check_placed_from(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
                        const ColumnSums& sums, const Route& route) {
   const ActiveSet& active = *route.active;

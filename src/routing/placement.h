@@ -44,7 +44,7 @@ bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) n
 struct ColumnSums {
   std::vector<std::int32_t> before_me, all;
   std::vector<std::vector<std::int32_t>> by_tp_rank;  // empty where tp_size is 1
-  std::vector<std::int32_t> next;                     // row for the next entry of each column
+  std::vector<std::int32_t> next;                     // [columns]: the row for the next entry
 };
 
 // From the count rows of active.ranks. Cost: R * E.

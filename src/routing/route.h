@@ -30,11 +30,11 @@ struct ReceivedRows {
 
 struct Route {
   std::uint64_t exchange_id = 0;
-  std::uint64_t number = 0;  // of the dispatch that wrote this route
+  std::uint64_t number = 0;  // number of the dispatch that wrote this route
   std::shared_ptr<const ActiveSet> active = {};
   std::int64_t num_tokens = 0;
   int top_k = 0;
-  int num_entries = 0;  // of a token: top_k, then one for each shared expert
+  int num_entries = 0;  // entries of a token: top_k, then one for each shared expert
 
   // [T, entries]: the column of the expert (ExpertMap); -1: not sent; kFirstSpecial - s: special
   // expert s.

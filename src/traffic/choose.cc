@@ -12,7 +12,7 @@ namespace ferry::internal {
 namespace {
 
 constexpr double kBytesPerUs = 1e3;  // 1 GB/s
-constexpr double kPieces = 32;       // of each message; PlanOptions::chunks has the same default
+constexpr double kPieces = 32;  // pieces of a message; PlanOptions::chunks has the same default
 // In order of preference: the first of equal ones is chosen.
 constexpr std::array kAlgorithms = {Algorithm::kHierarchical, Algorithm::kFullmesh,
                                     Algorithm::kAllgather};

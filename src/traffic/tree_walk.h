@@ -1,4 +1,4 @@
-// The way of all tokens down a tree of ranks, as the exchange sends them, and the bytes of each
+// The paths of all tokens down a tree of ranks, as the exchange sends them, and the bytes of each
 // rank on the links of each level.
 #pragma once
 
@@ -11,9 +11,9 @@ namespace ferry::internal {
 
 // The number of copies of a token that cross a hop.
 enum class TokenCopies {
-  kPerRank,   // one for each rank behind the hop that the token is for
-  kPerGroup,  // one if there is such a rank; the receiver passes it on
-  kAll,       // one in any case
+  kPerRank,   // one for each rank beyond the hop that needs the token
+  kPerGroup,  // one if such a rank exists; the receiver passes it on
+  kAll,       // always one
 };
 
 TokenCopies copies_of(Algorithm algorithm) noexcept;
