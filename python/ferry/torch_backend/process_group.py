@@ -7,7 +7,6 @@ import functools
 import itertools
 import logging
 import sys
-import weakref
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -18,6 +17,7 @@ from torch._C import _distributed_c10d as c10d
 from ferry import _core, group as groups
 from ferry.errors import Error, InvalidArgument
 from ferry.torch_backend.collectives import Call, CollectiveCalls
+from ferry.torch_backend.splitting import Splitting
 from ferry.torch_backend.work import CoalescedWork, FerryWork, Issuer, Record
 
 _NO_TIME = timedelta(0)
@@ -40,7 +40,7 @@ def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
     return FerryGroup(options)
 
 
-class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
+class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
     """Collectives of dense CPU tensors, by shared memory on one host and by UCX between hosts.
 
     Sums are in float32 (float64 in float64) over ranks in ascending order, rounded once. send, recv and
@@ -51,10 +51,12 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
         rank, size, store = options.group_rank, options.group_size, options.store
         super().__init__(rank, size)
         self._num_ranks = size
+        self._store = store
         self._timeout = options.timeout
         self._group_id = str(options.group_id)
         self._sequence = 0
         self._coalesced: list[dist.Work] | None = None
+        self._begin_splitting()
         self._group = groups.init(all_gather=_gather_of(store, rank, size, options.timeout), rank=rank, size=size,
                                   name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
         self._calls = _core.Collectives(self._group)
@@ -173,9 +175,12 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
             self._group.destroy()
         self._issuer.close()
         self._group.destroy()
+        _GROUPS.discard(self)
 
 
-_GROUPS: weakref.WeakSet[FerryGroup] = weakref.WeakSet()
+# Kept until their end: under TORCH_DISTRIBUTED_DEBUG=DETAIL torch keeps the C++ part of a group alone, which without
+# its Python part has none of the methods above.
+_GROUPS: set[FerryGroup] = set()
 
 
 @atexit.register
