@@ -49,7 +49,8 @@ MAY_INCLUDE_IN_EXCHANGE = {
     "ways": {"setup", "workers", "internode"},
     "protocol": {"setup", "ways"},
     "arguments": {"setup", "protocol"},
-    "parts": {"setup", "sums", "workers", "ways", "protocol"},
+    "trace": {"setup"},
+    "parts": {"setup", "sums", "workers", "ways", "protocol", "trace"},
     "dispatch": {"setup", "internode", "ways", "protocol", "arguments", "parts"},
     "combine": {"setup", "sums", "internode", "ways", "protocol", "arguments", "parts"},
 }

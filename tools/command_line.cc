@@ -1,5 +1,6 @@
 // Parses the command line of the ferry command and runs one subcommand. The words after the first
-// `--` of `ferry launch` are a program and its arguments, and are not parsed.
+// `--` of `ferry launch` and `ferry trace record` are a program and its arguments, and are not
+// parsed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
@@ -11,8 +12,9 @@
 namespace ferry::tools {
 
 int run_command_line(int argc, char** argv) {
-  const bool launch = argc > 1 && std::string_view(argv[1]) == "launch";
-  char** const split = launch ? std::find(argv, argv + argc, std::string_view("--")) : argv + argc;
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  const bool runs = verb == "launch" || verb == "trace";
+  char** const split = runs ? std::find(argv, argv + argc, std::string_view("--")) : argv + argc;
   const std::vector<std::string> program(split == argv + argc ? split : split + 1, argv + argc);
 
   CLI::App app("ferry: Mixture-of-Experts dispatch and combine over shared memory", "ferry");
@@ -25,6 +27,7 @@ int run_command_line(int argc, char** argv) {
   add_topology(app, exit_code);
   add_plan(app, exit_code);
   add_top(app, exit_code);
+  add_trace(app, program, exit_code);
   try {
     app.parse(static_cast<int>(split - argv), argv);
   } catch (const CLI::ParseError& error) {

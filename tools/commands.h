@@ -31,6 +31,9 @@ void add_topology(CLI::App& app, int& exit_code);
 // Predicts how long dispatch and combine take on a machine, and what limits them.
 void add_plan(CLI::App& app, int& exit_code);
 
+// Records the operations of a program, and compares two such runs. `program` as for add_launch.
+void add_trace(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
+
 // Shows what the ranks of running programs do.
 void add_top(CLI::App& app, int& exit_code);
 

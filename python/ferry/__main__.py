@@ -12,6 +12,7 @@ NATIVE = {"bench": "measure dispatch and combine, and compare them with the same
           "doctor": "what this machine offers, and what to change for speed",
           "topology": "the tree of ranks, and what each algorithm puts on each link",
           "plan": "how long dispatch and combine take on a machine, and what limits them",
+          "trace": "where two runs of a program differ first",
           "top": "what the ranks of running programs do, at a glance"}
 
 

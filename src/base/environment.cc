@@ -37,6 +37,12 @@ constexpr EnvironmentVariable kVariables[] = {
      "the counters of a node's ranks as Prometheus text, in a file that is new every second (%p in "
      "PATH: the process), at 127.0.0.1:N, or at port N of the interface with that address "
      "(10.0.0.1:9400, [fd00::1]:9400; 0.0.0.0 and [::]: all)"},
+    {"FERRY_TRACE", "a path",
+     "records digests of every dispatch and combine in a file for each rank, for `ferry trace "
+     "diff`: %r in the path is the rank, without it .RANK is added"},
+    {"FERRY_TRACE_FROM", "0 to 2000000000",
+     "the first record of each file that also names tokens and k, where the files grow too large "
+     "for all; 0 if not set"},
 };
 
 // The index of the variable's value in `values`, or nullopt if the variable is not set.
@@ -106,6 +112,30 @@ MetricsPlace metrics_in_environment() {
         fmt::format("FERRY_METRICS=\"{}\" is none of file:PATH, port:N and ADDRESS:N", text));
   }
   return place;
+}
+
+TracePlace trace_place(const std::string& name) {
+  const std::size_t at = name.find("%r");
+  if (at != std::string::npos && name.find('/', at) != std::string::npos)
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("FERRY_TRACE=\"{}\": %r must be in the name of the file, not in that of "
+                    "its directory",
+                    name));
+  return {.file = name.empty() || at != std::string::npos ? name : name + ".%r"};
+}
+
+TracePlace trace_in_environment() {
+  TracePlace place = trace_place(environment_or_empty("FERRY_TRACE"));
+  constexpr int kMostFrom = 2'000'000'000;
+  if (const auto from = environment("FERRY_TRACE_FROM"))
+    place.from = whole_number("FERRY_TRACE_FROM", *from, 0, kMostFrom);
+  return place;
+}
+
+std::string TracePlace::name_of(int rank) const {
+  const std::size_t at = file.find("%r");
+  return file.substr(0, at) + std::to_string(rank) + file.substr(at + 2);
 }
 
 }  // namespace ferry::internal

@@ -42,4 +42,15 @@ struct MetricsPlace {
 };
 MetricsPlace metrics_in_environment();
 
+// FERRY_TRACE and FERRY_TRACE_FROM: the files in which exchanges record their operations. If `file`
+// is empty, nothing is recorded.
+struct TracePlace {
+  std::string file;        // has %r, the rank's number, in its last part
+  std::uint64_t from = 0;  // the first record of a file that has a detail
+
+  std::string name_of(int rank) const;
+};
+TracePlace trace_place(const std::string& name);  // of a value of FERRY_TRACE
+TracePlace trace_in_environment();
+
 }  // namespace ferry::internal

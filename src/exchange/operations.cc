@@ -27,6 +27,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
   if (!refusal.ok()) return protocol.refuse(issued, refusal, args.digests.all);
   dispatch->times.spans.push_back({"count", began, now_ns()});
   if (Status status = dispatch->send(args); !status.ok()) return status;
+  if (parts_.trace) parts_.trace->dispatch_sent(issued.number, dispatch->route(), args);
   operation.number = issued.number;
   protocol.keep(std::move(dispatch));
   return {};
@@ -39,7 +40,10 @@ Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
   if (!status.ok()) return status;
   auto& dispatch = static_cast<Dispatch&>(*sent);
   dispatch.hand_over(received);
-  if (dispatch.active().contains_me()) dispatch_times_ = std::move(dispatch.times);
+  if (dispatch.active().contains_me()) {
+    dispatch_times_ = std::move(dispatch.times);
+    if (parts_.trace) parts_.trace->dispatch_received(dispatch.number(), received);
+  }
   count();
   return {};
 }
@@ -75,6 +79,7 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   if (refusal.ok()) refusal = combine->announce();
   if (!refusal.ok()) return protocol.refuse(issued, refusal, args.digests.all);
   if (Status status = combine->request_sums(); !status.ok()) return status;
+  if (parts_.trace) parts_.trace->combine_sent(issued.number, combine->route(), args);
   combine->times.spans.push_back({"publish", began, now_ns()});
   operation.number = issued.number;
   protocol.keep(std::move(combine));
@@ -84,7 +89,12 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
 Status ExchangeState::combine_recv(Operation operation) {
   std::unique_ptr<InFlight> sent;
   Status status = parts_.protocol.collect(operation, OperationKind::kCombine, sent);
-  if (status.ok()) combine_times_ = std::move(static_cast<Combine&>(*sent).times);
+  if (status.ok()) {
+    auto& combine = static_cast<Combine&>(*sent);
+    combine_times_ = std::move(combine.times);
+    if (parts_.trace && combine.active().contains_me())
+      parts_.trace->combine_received(combine.number(), combine.route(), combine.args());
+  }
   count();
   return status;
 }

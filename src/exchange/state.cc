@@ -93,6 +93,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   std::optional<Ways> ways;
   std::shared_ptr<Pool> pool;
   std::shared_ptr<WorkerPool> workers;
+  std::unique_ptr<Trace> trace;
   int first = 0;
   // After this call either all ranks have their parts of the exchange, or all throw. No rank sends
   // a message of the exchange before.
@@ -106,6 +107,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
       throw no_memory(setup);
     workers = make_workers(setup.config.workers);
     ways->use(workers);
+    trace = Trace::open(*group, setup);
     return std::string();
   });
   FERRY_CHECK(pool->backed_rows(first), >=, setup.layout.expected_section_rows());
@@ -121,7 +123,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
           .ways = *ways,
           .protocol = Protocol(*group, setup, view, *ways),
           .workers = std::move(workers),
-          .stores = choose_stores(*group)};
+          .stores = choose_stores(*group),
+          .trace = std::move(trace)};
 }
 
 }  // namespace

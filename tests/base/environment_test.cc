@@ -56,6 +56,21 @@ TEST(Environment, ANumberOutsideOfItsRangeIsNamedWithTheRange) {
   }
 }
 
+TEST(Environment, ATraceHasAFileForEachRank) {
+  unsetenv("FERRY_TRACE");
+  EXPECT_TRUE(trace_in_environment().file.empty());
+  setenv("FERRY_TRACE", "run", 1);
+  setenv("FERRY_TRACE_FROM", "7", 1);
+  EXPECT_EQ(trace_in_environment().name_of(3), "run.3");
+  EXPECT_EQ(trace_in_environment().from, 7);
+  EXPECT_EQ(trace_place("a/rank_%r.trace").name_of(12), "a/rank_12.trace");
+  EXPECT_EQ(refusal([] { trace_place("a/%r/b"); }),
+            "FERRY_TRACE=\"a/%r/b\": %r must be in the name of the file, not in that of its "
+            "directory");
+  unsetenv("FERRY_TRACE");
+  unsetenv("FERRY_TRACE_FROM");
+}
+
 TEST(Environment, MetricsHaveAFileOrAPort) {
   unsetenv("FERRY_METRICS");
   EXPECT_EQ(metrics_in_environment().text, "");

@@ -15,7 +15,7 @@ from ferry.__main__ import NATIVE
 ROOT = Path(__file__).resolve().parents[2]
 FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [*map(ROOT.joinpath, FRONT), *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = (*NATIVE, "plot", "compare")
+COMMANDS = ("trace record", "trace diff", *NATIVE, "plot", "compare")
 MODULES = r"python3? -m (ferry[\w.]*)"
 
 
@@ -40,7 +40,7 @@ FOUND = [(page.name, *found) for page in PAGES for found in commands_on(page)]
 
 @functools.lru_cache(maxsize=None)
 def options_of(command, module):
-    words = ["ferry", command] if command else [module]
+    words = ["ferry", *command.split()] if command else [module]
     done = subprocess.run([sys.executable, "-m", *words, "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", done.stdout))

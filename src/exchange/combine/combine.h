@@ -31,6 +31,8 @@ class Combine final : public InFlight {
   // the group.
   Status request_sums();
   Status receive() override;
+  const Route& route() const noexcept { return *call_.route; }
+  const CombineArgs& args() const noexcept { return call_.args; }
 
   OperationTimes times;
 

@@ -37,6 +37,7 @@ class Dispatch final : public InFlight {
   // For a rank that takes no part: makes a handle without rows. The rank then takes no part in
   // later calls with this handle either.
   void leave_empty();
+  const Route& route() const noexcept { return *route_; }
 
   OperationTimes times;
 

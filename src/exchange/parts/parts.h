@@ -8,6 +8,7 @@
 #include "exchange/setup/setup.h"
 #include "exchange/setup/window_view.h"
 #include "exchange/sums/pending_tokens.h"
+#include "exchange/trace/trace.h"
 #include "exchange/ways/ways.h"
 #include "exchange/workers/store_choice.h"
 #include "exchange/workers/worker_pool.h"
@@ -28,6 +29,7 @@ struct ExchangeParts {
   Protocol protocol;
   std::shared_ptr<WorkerPool> workers;
   StoreChoice stores;
+  std::unique_ptr<Trace> trace;  // null unless FERRY_TRACE is set
   // Memory of place(), list_rows() and combines, kept so that it is allocated once.
   ColumnSums column_sums = {};
   PendingTokens pending = {};
