@@ -200,6 +200,9 @@ typedef struct ferry_config {
   const int32_t* replica_instances;  // [replica_offsets[num_logical_experts]]: experts in [0, E)
   int32_t algorithm;                 // ferry_algorithm
   int32_t node_sums;                 // ferry_node_sums
+  const int32_t* token_ranks;        // the ranks that dispatch tokens; NULL: all
+  const int32_t* expert_ranks;       // the ranks that own experts; NULL: all
+  int32_t num_token_ranks, num_expert_ranks;
 } ferry_config;
 
 // Bytes of shared memory of one rank.

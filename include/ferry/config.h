@@ -94,6 +94,13 @@ struct ExchangeConfig {
   std::int64_t expert_capacity = 0;
   // Owner of each expert; empty: contiguous blocks whose sizes differ by at most one.
   std::vector<int> expert_rank = {};
+  // The ranks that dispatch tokens; empty: all. A dispatch with tokens on another rank is refused.
+  // With tp_size > 1 this list and the next name ranks of a domain, as expert_rank does: all ranks
+  // of a group have the same roles.
+  std::vector<int> token_ranks = {};
+  // The ranks that own experts, shared ones too; empty: those of expert_rank, or all. Without
+  // expert_rank they own contiguous blocks, in the order of this list.
+  std::vector<int> expert_ranks = {};
   // Widest row that combine takes; 0: hidden * 4.
   std::int64_t max_output_row_bytes = 0;
   // Operations in flight, 1 to 16.
@@ -125,9 +132,12 @@ struct ExchangeConfig {
 struct WindowBytes {
   // Committed at creation: balanced routing and a margin, one receive buffer.
   std::uint64_t expected;
-  // Reserved: all buffers, every token of every rank sent here.
+  // Reserved: all buffers, every token of every rank sent here. 0 for a rank without experts.
   std::uint64_t worst;
 };
+// `rank` needs a receive buffer if it owns experts, and lists of the rows that it sends if it is
+// one of token_ranks. Without `rank`: the bytes of a rank that has both.
+FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks, int rank);
 FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks);
 
 }  // namespace ferry

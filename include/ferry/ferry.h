@@ -110,6 +110,10 @@ FERRY_EXPORT void ferry_exchange_destroy(ferry_exchange* exchange);
 // The bytes of an exchange of `config` on `num_ranks` ranks; no group is needed.
 FERRY_EXPORT ferry_code ferry_window_bytes(const ferry_config* config, int32_t num_ranks,
                                            ferry_window* window);
+// The same for `rank`: without experts it reserves no receive buffers, without tokens no lists of
+// rows that it sends.
+FERRY_EXPORT ferry_code ferry_rank_window_bytes(const ferry_config* config, int32_t num_ranks,
+                                                int32_t rank, ferry_window* window);
 
 // The configuration that it was created with, defaults filled in; arrays are valid as long as the
 // exchange.

@@ -80,6 +80,8 @@ const std::map<std::string, Setting, std::less<>>& settings() {
       {"row_capacity", field(FERRY_AT(row_capacity))},
       {"expert_capacity", field(FERRY_AT(expert_capacity))},
       {"expert_rank", field(FERRY_AT(expert_rank))},
+      {"token_ranks", field(FERRY_AT(token_ranks))},
+      {"expert_ranks", field(FERRY_AT(expert_ranks))},
       {"max_output_row_bytes", field(FERRY_AT(max_output_row_bytes))},
       {"depth", field(FERRY_AT(depth))},
       {"workers", field(FERRY_AT(workers))},

@@ -1,6 +1,7 @@
 #include "core/group.h"
 
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -169,15 +171,17 @@ void bind_functions(nb::module_& module) {
   module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"), arg("topology"));
   module.def(
       "window_bytes",
-      [](int num_ranks, const nb::kwargs& config) {
-        const WindowBytes bytes = window_bytes(read_config(config), num_ranks);
+      [](int num_ranks, std::optional<int> rank, const nb::kwargs& config) {
+        const ExchangeConfig wanted = read_config(config);
+        const WindowBytes bytes =
+            rank ? window_bytes(wanted, num_ranks, *rank) : window_bytes(wanted, num_ranks);
         return nb::module_::import_("ferry.stats").attr("WindowBytes")(bytes.expected, bytes.worst);
       },
-      arg("num_ranks"), arg("config"),
-      nb::sig("def window_bytes(num_ranks: int, **config: "
+      arg("num_ranks"), arg("rank") = nb::none(), arg("config"),
+      nb::sig("def window_bytes(num_ranks: int, rank: int | None = None, **config: "
               "typing_extensions.Unpack[Settings]) -> WindowBytes"),
       "Shared memory of one rank for an exchange of these settings: ferry.WindowBytes(expected, "
-      "worst).");
+      "worst). rank: one that may have no experts or no tokens; None: a rank that has both.");
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ class Settings(_Needed, total=False):
     row_capacity: int
     expert_capacity: int
     expert_rank: List[int]
+    token_ranks: List[int]
+    expert_ranks: List[int]
     max_output_row_bytes: int
     depth: int
     workers: int

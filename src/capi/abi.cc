@@ -33,7 +33,7 @@ FERRY_AT(ferry_group_options, topology, 32);
 FERRY_AT(ferry_group_options, interrupted, 40);
 FERRY_AT(ferry_group_options, interrupted_context, 48);
 
-FERRY_STRUCT(ferry_config, 176);
+FERRY_STRUCT(ferry_config, 200);
 FERRY_AT(ferry_config, max_tokens, 8);
 FERRY_AT(ferry_config, hidden, 16);
 FERRY_AT(ferry_config, num_experts, 24);
@@ -65,6 +65,10 @@ FERRY_AT(ferry_config, replica_offsets, 152);
 FERRY_AT(ferry_config, replica_instances, 160);
 FERRY_AT(ferry_config, algorithm, 168);
 FERRY_AT(ferry_config, node_sums, 172);
+FERRY_AT(ferry_config, token_ranks, 176);
+FERRY_AT(ferry_config, expert_ranks, 184);
+FERRY_AT(ferry_config, num_token_ranks, 192);
+FERRY_AT(ferry_config, num_expert_ranks, 196);
 
 FERRY_STRUCT(ferry_window, 24);
 FERRY_AT(ferry_window, expected_bytes, 8);

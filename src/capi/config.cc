@@ -31,6 +31,11 @@ std::vector<std::vector<int>> to_instances(const ferry_config& c) {
   return instances;
 }
 
+std::vector<int> to_ranks(const std::int32_t* data, std::int64_t count, const char* name) {
+  const auto ranks = array_of(data, count, name);
+  return {ranks.begin(), ranks.end()};
+}
+
 }  // namespace
 
 // A structured binding names every member of ExchangeConfig: a member added there breaks the build
@@ -39,9 +44,9 @@ ExchangeConfig to_config(const ferry_config* given) {
   const ferry_config c = read(given, "ferry_config");
   ExchangeConfig config;
   auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
-         row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers, wire,
-         combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size, algorithm,
-         node_sums] = config;
+         row_capacity, expert_capacity, expert_rank, token_ranks, expert_ranks,
+         max_output_row_bytes, depth, workers, wire, combine_wire, scale_order, scale_bytes, shared,
+         special, replicas, tp_size, algorithm, node_sums] = config;
   max_tokens = c.max_tokens;
   hidden = c.hidden;
   num_experts = c.num_experts;
@@ -54,6 +59,8 @@ ExchangeConfig to_config(const ferry_config* given) {
   expert_capacity = c.expert_capacity;
   if (c.expert_rank && c.num_experts > 0)
     expert_rank.assign(c.expert_rank, c.expert_rank + c.num_experts);
+  token_ranks = to_ranks(c.token_ranks, c.num_token_ranks, "token_ranks");
+  expert_ranks = to_ranks(c.expert_ranks, c.num_expert_ranks, "expert_ranks");
   max_output_row_bytes = c.max_output_row_bytes;
   depth = or_default(c.depth, depth);
   workers = or_default(c.workers, workers);

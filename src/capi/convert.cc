@@ -144,6 +144,10 @@ ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& flat)
   c.replica_instances = first_of<std::int32_t>(flat.instances);
   c.algorithm = static_cast<std::int32_t>(config.algorithm);
   c.node_sums = static_cast<std::int32_t>(config.node_sums);
+  c.token_ranks = first_of<std::int32_t>(config.token_ranks);
+  c.expert_ranks = first_of<std::int32_t>(config.expert_ranks);
+  c.num_token_ranks = static_cast<std::int32_t>(config.token_ranks.size());
+  c.num_expert_ranks = static_cast<std::int32_t>(config.expert_ranks.size());
   return c;
 }
 

@@ -69,6 +69,14 @@ ferry_code ferry_window_bytes(const ferry_config* config, int32_t num_ranks, fer
   });
 }
 
+ferry_code ferry_rank_window_bytes(const ferry_config* config, int32_t num_ranks, int32_t rank,
+                                   ferry_window* window) {
+  return guarded([&] {
+    check_struct(window, "ferry_window");
+    write(from_window_bytes(ferry::window_bytes(to_config(config), num_ranks, rank)), window);
+  });
+}
+
 ferry_code ferry_exchange_config(const ferry_exchange* exchange, ferry_config* config) {
   return fill(exchange, config, "ferry_config", [](const ferry_exchange& made) {
     return from_config(made.exchange.config(), made.replicas);

@@ -56,6 +56,8 @@ ExchangeConfig cuda_config(const ExchangeConfig& config, int num_ranks) {
   require_zero("scale_bytes", c.scale_bytes);
   require_zero("shared.num_experts", c.shared.num_experts);
   require_zero("the number of special experts", c.special.total());
+  require_zero("the number of token_ranks", static_cast<std::int64_t>(c.token_ranks.size()));
+  require_zero("the number of expert_ranks", static_cast<std::int64_t>(c.expert_ranks.size()));
   require_zero("the number of replicas", static_cast<std::int64_t>(c.replicas.instances.size()));
   return c;
 }

@@ -22,7 +22,7 @@ namespace {
 
 WindowView share_window(GroupState& group, const Setup& setup, const Deadline& by) {
   return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout,
-          group.local_ranks()};
+          group.local_ranks(), setup.places};
 }
 
 // Backs with memory: this rank's flags, records and row lists, the sums that other ranks write for
@@ -36,17 +36,18 @@ bool back_control(const Setup& setup, const WindowView& view, const Ways& ways) 
   }
   const WindowLayout& layout = setup.layout;
   const int mine = view.local_ranks[setup.rank];
-  return view.segment->commit(layout.sums_before(mine), layout.sums_bytes()) &&
-         view.segment->commit(layout.row_lists(mine), layout.row_lists_bytes());
+  if (!view.segment->commit(layout.sums_before(mine), layout.sums_bytes())) return false;
+  const int lists = setup.places->row_lists[setup.rank];
+  return lists < 0 || view.segment->commit(layout.row_lists(lists), layout.row_lists_bytes());
 }
 
 Error no_memory(const Setup& setup) {
-  return Error(
-      Code::kCapacity,
-      fmt::format("no memory for a window of {} expected bytes (max_tokens {}, hidden {}, "
-                  "{} ranks): {} bytes are free",
-                  window_bytes(setup.config, setup.num_ranks).expected, setup.config.max_tokens,
-                  setup.config.hidden, setup.num_ranks, available_memory()));
+  return Error(Code::kCapacity,
+               fmt::format("no memory for a window of {} expected bytes (max_tokens {}, hidden {}, "
+                           "{} ranks): {} bytes are free",
+                           window_bytes(setup.config, setup.num_ranks, setup.rank).expected,
+                           setup.config.max_tokens, setup.config.hidden, setup.num_ranks,
+                           available_memory()));
 }
 
 // Maps the pages of all ranks that this rank reads or writes, so that the first operations take no
@@ -56,10 +57,11 @@ void map_in(const Setup& setup, const WindowView& view, int buffer) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     view.segment->map_in(layout.control(peer), layout.control_bytes());
     if (!view.here(peer)) continue;
-    const int local_rank = view.local_ranks[peer];
-    view.segment->map_in(layout.sums_before(local_rank), layout.sums_bytes());
-    view.segment->map_in(layout.row_lists(local_rank), layout.row_lists_bytes());
-    view.segment->map_in(layout.window(local_rank) + layout.buffer(buffer),
+    view.segment->map_in(layout.sums_before(view.local_ranks[peer]), layout.sums_bytes());
+    const int lists = setup.places->row_lists[peer], window = setup.places->windows[peer];
+    if (lists >= 0) view.segment->map_in(layout.row_lists(lists), layout.row_lists_bytes());
+    if (window < 0) continue;
+    view.segment->map_in(layout.window(window) + layout.buffer(buffer),
                          layout.expected_section_rows() * layout.row_bytes());
   }
 }
@@ -99,23 +101,23 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   // a message of the exchange before.
   make_alike(*group, by, [&] {
     ways.emplace(*group, setup, view);  // first: all ranks number their channels in the same order
-    pool = std::make_shared<Pool>(view.segment, setup.layout, view.local_ranks[setup.rank]);
+    pool = std::make_shared<Pool>(view.segment, setup.layout, setup.places->windows[setup.rank]);
     first = pool->free_buffer().value();
     pool->mark_used(first);
     if (!back_control(setup, view, *ways) ||
-        !pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows()))
+        !pool->back_rows(first, setup.num_sections(), setup.expected_section_rows()))
       throw no_memory(setup);
     workers = make_workers(setup.config.workers);
     ways->use(workers);
     trace = Trace::open(*group, setup);
     return std::string();
   });
-  FERRY_CHECK(pool->backed_rows(first), >=, setup.layout.expected_section_rows());
+  FERRY_CHECK(pool->backed_rows(first), >=, setup.expected_section_rows());
   FERRY_CHECK(view.num_ranks(), ==, setup.num_ranks);
   map_in(setup, view, first);
   group->log(LogLevel::kInfo,
              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
-                         text_of(setup.config), pool->backed_bytes(), setup.layout.window_bytes()));
+                         text_of(setup.config), pool->backed_bytes(), pool->window_bytes()));
   return {.group = group,
           .setup = std::move(made),
           .view = view,
@@ -176,7 +178,7 @@ std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
 }
 
 WindowBytes ExchangeState::window_bytes() const noexcept {
-  return {parts_.pool->backed_bytes(), parts_.setup->layout.window_bytes()};
+  return {parts_.pool->backed_bytes(), parts_.pool->window_bytes()};
 }
 
 Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
@@ -186,12 +188,12 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   const Setup& setup = *parts_.setup;
   if (Status verdict = parts_.group->verdict(); !verdict.ok()) return verdict;
   const std::int64_t element = static_cast<std::int64_t>(element_bytes(dtype));
-  if (num_rows < 0 || num_rows > setup.layout.max_rows() || hidden < 1 || element == 0 ||
+  if (num_rows < 0 || num_rows > setup.max_rows() || hidden < 1 || element == 0 ||
       hidden > setup.config.max_output_row_bytes / element) {
     return {Code::kInvalidArgument,
             fmt::format("outputs of [{}, {}] {}, need 0 to {} rows of at most {} bytes "
                         "(max_output_row_bytes)",
-                        num_rows, hidden, data_type_name(dtype), setup.layout.max_rows(),
+                        num_rows, hidden, data_type_name(dtype), setup.max_rows(),
                         setup.config.max_output_row_bytes),
             setup.rank};
   }
@@ -209,7 +211,7 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   }
   FERRY_CHECK(pool->published(*buffer), <=, parts_.protocol.min_read_through());
   pool->mark_used(*buffer);
-  outputs.data = pool->data(*buffer) + setup.layout.rows();
+  outputs.data = pool->data(*buffer);
   outputs.num_rows = num_rows;
   outputs.hidden = hidden;
   outputs.dtype = dtype;

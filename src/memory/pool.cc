@@ -19,15 +19,14 @@ Pin::~Pin() { pool_->buffers_[buffer_].pins.fetch_sub(1, std::memory_order_relea
 Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int index)
     : segment_(std::move(segment)),
       layout_(layout),
-      window_(segment_->data() + layout.window(index)),
-      window_offset_(layout.window(index)),
+      window_offset_(index < 0 ? 0 : layout.window(index)),
+      buffer_bytes_(index < 0 ? 0 : layout.buffer_bytes()),
       buffers_(layout.num_buffers()) {
-  FERRY_CHECK(index, >=, 0);
+  window_ = segment_->data() + window_offset_;
   FERRY_CHECK(window_offset_ % Segment::kHugePage, ==, 0U);
-  FERRY_CHECK(window_offset_ + layout.window_bytes(), <=, segment_->bytes());
-  FERRY_CHECK(layout.buffer_bytes() % kChunk, ==, 0U);  // so that no two buffers share a chunk
-  for (Buffer& buffer : buffers_)
-    buffer.chunks.resize((layout.buffer_bytes() + kChunk - 1) / kChunk);
+  FERRY_CHECK(window_offset_ + window_bytes(), <=, segment_->bytes());
+  FERRY_CHECK(buffer_bytes_ % kChunk, ==, 0U);  // so that no two buffers share a chunk
+  for (Buffer& buffer : buffers_) buffer.chunks.resize(buffer_bytes_ / kChunk);
 }
 
 void Pool::check_index(int buffer) const {
@@ -49,7 +48,7 @@ void Pool::mark_used(int buffer) {
 std::int64_t Pool::offset_of(const void* data) const {
   const std::int64_t offset = static_cast<const std::byte*>(data) - window_;
   FERRY_CHECK(offset, >=, 0);
-  FERRY_CHECK(static_cast<std::size_t>(offset), <, layout_.window_bytes());
+  FERRY_CHECK(static_cast<std::size_t>(offset), <, window_bytes());
   return offset;
 }
 
@@ -103,8 +102,8 @@ bool Pool::back_scales(int buffer, int num_sections, std::int64_t rows) {
 bool Pool::back(int buffer, std::size_t offset, std::size_t length) {
   check_index(buffer);
   if (length == 0) return true;
-  FERRY_CHECK(offset, <=, layout_.buffer_bytes());
-  FERRY_CHECK(length, <=, layout_.buffer_bytes() - offset);
+  FERRY_CHECK(offset, <=, buffer_bytes_);
+  FERRY_CHECK(length, <=, buffer_bytes_ - offset);
   std::vector<bool>& chunks = buffers_[buffer].chunks;
   std::size_t end = (offset + length + kChunk - 1) / kChunk;
   if (length >= Segment::kHugePage) {  // backs whole huge pages
@@ -115,13 +114,13 @@ bool Pool::back(int buffer, std::size_t offset, std::size_t length) {
     std::size_t run = i;
     while (run < end && !chunks[run]) ++run;
     const std::size_t bytes = (run - i) * kChunk;
-    if (bytes > 0 && !segment_->commit(window_offset_ + layout_.buffer(buffer) + i * kChunk, bytes))
+    if (bytes > 0 && !segment_->commit(window_offset_ + buffer * buffer_bytes_ + i * kChunk, bytes))
       return false;
     std::fill(chunks.begin() + i, chunks.begin() + run, true);
     backed_bytes_ += bytes;
     i = run + 1;
   }
-  FERRY_CHECK(backed_bytes_, <=, layout_.window_bytes());
+  FERRY_CHECK(backed_bytes_, <=, window_bytes());
   return true;
 }
 
@@ -129,9 +128,9 @@ Pool::Found Pool::find(const void* data, std::size_t length) const noexcept {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   const auto window = reinterpret_cast<std::uintptr_t>(window_);
   Found found;
-  found.in_window = begin + length > window && begin < window + layout_.window_bytes();
+  found.in_window = begin + length > window && begin < window + window_bytes();
   if (!found.in_window || begin < window) return found;
-  const std::size_t index = (begin - window) / layout_.buffer_bytes();
+  const std::size_t index = (begin - window) / buffer_bytes_;
   const std::uintptr_t rows = window + layout_.buffer(static_cast<int>(index)) + layout_.rows();
   const bool inside = index < buffers_.size() && begin + length <= rows + layout_.rows_bytes();
   if (inside && buffers_[index].pins.load(std::memory_order_acquire) != 0)

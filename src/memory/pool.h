@@ -32,7 +32,7 @@ class Pin {
 
 class Pool {
  public:
-  // `index`: the window of this rank in the segment.
+  // `index`: the window of this rank in the segment; -1: it has none, and buffers have no bytes.
   Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int index);
 
   // The most recently used buffer without a pin, since its lines are the likeliest in the cache.
@@ -53,7 +53,9 @@ class Pool {
   bool back(int buffer, std::size_t offset, std::size_t length);
   std::uint64_t backed_bytes() const noexcept { return backed_bytes_; }
 
-  std::byte* data(int buffer) const noexcept { return window_ + layout_.buffer(buffer); }
+  // Not null. Without a window it is not to be read.
+  std::byte* data(int buffer) const noexcept { return window_ + buffer * buffer_bytes_; }
+  std::size_t window_bytes() const noexcept { return buffers_.size() * buffer_bytes_; }
   // The pinned buffer that holds all of [data, data + length), if any. `in_window`: the range
   // overlaps the window.
   struct Found {
@@ -81,7 +83,7 @@ class Pool {
   std::shared_ptr<Segment> segment_;
   WindowLayout layout_;
   std::byte* window_;
-  std::size_t window_offset_;
+  std::size_t window_offset_, buffer_bytes_;
   std::vector<Buffer> buffers_;
   std::uint64_t clock_ = 0;
   std::uint64_t backed_bytes_ = 0;

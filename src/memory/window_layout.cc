@@ -29,7 +29,7 @@ constexpr double kMargin = 1.25;
 std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shape) {
   if (config.layout == Layout::kPadded && config.zero_gaps)
     return config.expert_capacity;  // zero_gaps writes the whole section
-  const double tokens = static_cast<double>(config.max_tokens) * shape.num_ranks;
+  const double tokens = static_cast<double>(config.max_tokens) * shape.num_sources;
   const double per_expert = tokens * config.top_k / config.num_experts;
   const double share = std::min(1.0, static_cast<double>(shape.max_local) / config.num_experts);
   double rows = per_expert;
@@ -54,8 +54,8 @@ constexpr std::int64_t kColumnMultiple = 4;  // rows: columns start at multiples
 
 }  // namespace
 
-std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ranks) {
-  const std::size_t tokens = checked_mul(config.max_tokens, num_ranks);
+std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_sources) {
+  const std::size_t tokens = checked_mul(config.max_tokens, num_sources);
   std::size_t rows = tokens;
   if (config.layout == Layout::kExpertMajor) {
     rows = checked_mul(tokens, config.top_k + config.shared.num_experts) +
@@ -69,7 +69,7 @@ std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ran
     throw Error(Code::kInvalidArgument,
                 fmt::format("a rank could receive {} rows (max_tokens {}, {} ranks, top_k {}), the "
                             "limit is {}; set row_capacity",
-                            rows, config.max_tokens, num_ranks, config.top_k, kMost));
+                            rows, config.max_tokens, num_sources, config.top_k, kMost));
   }
   return static_cast<std::int64_t>(std::max<std::size_t>(rows, 1));
 }
@@ -100,7 +100,7 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   control_.stride = control.align(kPage);
 
   const std::int64_t sections = padded_ ? shape.max_local : 1;
-  max_rows_ = worst_rows(config, shape.max_local, num_ranks);
+  max_rows_ = worst_rows(config, shape.max_local, shape.num_sources);
   const std::size_t widest_row = std::max<std::size_t>(row_.bytes, config.max_output_row_bytes);
   const std::size_t row_cost = widest_row + row_.scale_bytes + row_.metadata_bytes();
   const std::size_t address_rows = kMaxAddressBytes / shape.num_windows / num_buffers_ / row_cost;
@@ -132,7 +132,7 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   Accumulator segment;
   segment.take(checked_mul(control_.stride, num_ranks), kPage);
   sums_.stride = shape.shared_sums ? round_up(2 * control_.count_row_bytes, kPage) : 0;
-  sums_.begin = segment.take(checked_mul(sums_.stride, shape.num_windows), kPage);
+  sums_.begin = segment.take(checked_mul(sums_.stride, shape.node_ranks), kPage);
   Accumulator list;
   list.take(num_ranks * sizeof(std::int32_t), kLine);
   lists_.rows = list.align(kLine);
@@ -140,7 +140,7 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   lists_.bytes = list.align(kLine);
   lists_.ring_mask = std::bit_ceil(static_cast<unsigned>(config.depth)) - 1;
   lists_.stride = round_up(checked_mul(lists_.ring_mask + 1, lists_.bytes), kPage);
-  lists_.begin = segment.take(checked_mul(lists_.stride, shape.num_windows), kPage);
+  lists_.begin = segment.take(checked_mul(lists_.stride, shape.num_row_lists), kPage);
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);
@@ -150,16 +150,16 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
 
 // The parts of a segment follow each other as window_layout.h draws them.
 void WindowLayout::check_parts(const WindowShape& shape) const {
-  const std::size_t ring = control_.ring_mask + 1, windows = shape.num_windows;
+  const std::size_t ring = control_.ring_mask + 1;
   FERRY_CHECK(control_.records, >=, shape.flags_bytes);
   FERRY_CHECK(control_.counts, >=, control_.records + ring * control_.record_bytes);
   FERRY_CHECK(control_.stride, >=, control_.counts + ring * control_.count_row_bytes);
   FERRY_CHECK(sums_.begin, >=, control_.stride * shape.num_ranks);
-  FERRY_CHECK(lists_.begin, >=, sums_.begin + sums_.stride * windows);
+  FERRY_CHECK(lists_.begin, >=, sums_.begin + sums_.stride * shape.node_ranks);
   FERRY_CHECK(lists_.stride, >=, (lists_.ring_mask + 1) * lists_.bytes);
-  FERRY_CHECK(windows_, >=, lists_.begin + lists_.stride * windows);
+  FERRY_CHECK(windows_, >=, lists_.begin + lists_.stride * shape.num_row_lists);
   FERRY_CHECK(windows_ % Segment::kHugePage, ==, 0U);
-  FERRY_CHECK(segment_bytes_, >=, windows_ + window_bytes_ * windows);
+  FERRY_CHECK(segment_bytes_, >=, windows_ + window_bytes_ * shape.num_windows);
 }
 
 // The parts of a buffer, and the rows that fit into them.

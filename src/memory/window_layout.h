@@ -2,8 +2,8 @@
 // arithmetic. docs/window_layout.md draws it; exchange/setup/record.h has what lies in a control
 // part.
 //
-//   segment: control of rank 0, 1, ... R-1 | sums of rank 0, 1, ... of this node | their row lists
-//            | their windows
+//   segment: control of rank 0, 1, ... R-1 | sums of rank 0, 1, ... of this node
+//            | row lists of its ranks with tokens | windows of its ranks with experts
 //   control: flags | ring of records | ring of count rows
 //   row lists: a ring of them; each: where the rows of each member start | rows
 //   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids | scales
@@ -19,7 +19,10 @@ namespace ferry::internal {
 // Sizes that do not follow from the configuration alone.
 struct WindowShape {
   int num_ranks;
-  int num_windows;          // the most ranks of a node
+  int num_sources;          // ranks that dispatch tokens
+  int node_ranks;           // of a node, at most
+  int num_row_lists;        // ranks of a node that dispatch tokens, at most
+  int num_windows;          // ranks of a node that own experts, at most
   int num_columns;          // of the count matrix (ExpertMap)
   int max_local;            // most experts that any rank owns
   std::size_t row_bytes;    // of a received row
@@ -36,10 +39,10 @@ struct ListedRow {
   float weight;
 };
 
-// Rows in the buffer of a rank when every token of every rank goes to it, or row_capacity if that
-// is less; with kPadded, the rows of all sections. Throws Error(kInvalidArgument) when an int32
-// cannot number them.
-std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ranks);
+// Rows in the buffer of a rank when every token of every source rank goes to it, or row_capacity if
+// that is less; with kPadded, the rows of all sections. Throws Error(kInvalidArgument) when an
+// int32 cannot number them.
+std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_sources);
 
 class WindowLayout {
  public:
@@ -66,19 +69,15 @@ class WindowLayout {
     return sums_before(local_rank) + control_.count_row_bytes;
   }
   std::size_t sums_bytes() const noexcept { return sums_.stride; }
-  // The list that the rank of a local_rank makes of the rows that it sends
-  // (exchange/dispatch/row_metadata.h).
-  std::size_t row_list(int local_rank, std::uint64_t number) const noexcept {
-    return row_lists(local_rank) + (number & lists_.ring_mask) * lists_.bytes;
+  // A list that a rank makes of the rows that it sends (exchange/dispatch/row_metadata.h). `index`
+  // and that of a window count the ranks of the node that have some (SegmentPlaces).
+  std::size_t row_list(int index, std::uint64_t number) const noexcept {
+    return row_lists(index) + (number & lists_.ring_mask) * lists_.bytes;
   }
-  std::size_t row_lists(int local_rank) const noexcept {
-    return lists_.begin + local_rank * lists_.stride;
-  }
+  std::size_t row_lists(int index) const noexcept { return lists_.begin + index * lists_.stride; }
   std::size_t row_lists_bytes() const noexcept { return lists_.stride; }
   std::size_t row_list_bytes() const noexcept { return lists_.bytes; }
-  std::size_t window(int local_rank) const noexcept {
-    return windows_ + local_rank * window_bytes_;
-  }
+  std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
   std::size_t count_row_bytes() const noexcept { return control_.count_row_bytes; }
 
   // Inside a window.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "ferry/status.h"
@@ -11,21 +12,27 @@ namespace ferry::internal {
 
 namespace {
 
-// The owners of contiguous blocks of experts: the ranks after those of the shared experts. The
-// first E % ranks blocks have one expert more than the others.
+// The owners of contiguous blocks of experts: expert_ranks (all ranks if it is empty) without those
+// of the shared experts. The first E % ranks blocks have one expert more than the others.
 std::vector<std::int32_t> contiguous_owners(const ExchangeConfig& config, int num_ranks) {
-  const int first = config.shared.num_ranks;
-  if (first >= num_ranks) {
+  std::vector<int> ranks = config.expert_ranks;
+  if (ranks.empty()) {
+    ranks.resize(num_ranks);
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  const std::size_t all = ranks.size();
+  std::erase_if(ranks, [&](int rank) { return rank < config.shared.num_ranks; });
+  if (ranks.empty()) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("shared.num_ranks is {} of {} ranks: no rank remains for {} experts",
-                            first, num_ranks, config.num_experts));
+                            config.shared.num_ranks, all, config.num_experts));
   }
   std::vector<std::int32_t> owner;
   owner.reserve(config.num_experts);
-  const int owners = num_ranks - first;
+  const int owners = static_cast<int>(ranks.size());
   for (int i = 0; i < owners; ++i) {
     const int block = config.num_experts / owners + (i < config.num_experts % owners ? 1 : 0);
-    owner.insert(owner.end(), block, first + i);
+    owner.insert(owner.end(), block, ranks[i]);
   }
   FERRY_CHECK(std::ssize(owner), ==, config.num_experts);
   return owner;

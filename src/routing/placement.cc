@@ -114,7 +114,7 @@ void run_counts(std::span<const std::int32_t> columns, std::span<const std::int3
   std::int64_t* to = running.data() + first;
   std::int64_t sum = 0;
   for (const int column : columns) {
-    for (const std::int32_t* counts : sources) *to++ = sum += counts[column];
+    for (const std::int32_t* counts : sources) *to++ = sum += counts ? counts[column] : 0;
   }
 }
 
@@ -215,6 +215,7 @@ void sum_columns(const PlacementRules& rules, const ActiveSet& active,
     for (int member = 0; member < active.num_members; ++member) {
       if (active.index(member, tp_rank) == active.my_index()) sums.before_me = sums.all;
       const std::int32_t* row = count_rows[active.index(member, tp_rank)];
+      if (row == nullptr) continue;
       std::int32_t* all = sums.all.data();
       for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
     }
@@ -232,7 +233,7 @@ void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& 
     std::int32_t* const before = slice.before[i];
     if (before) std::copy(all + slice.begin, all + slice.end, before + slice.begin);
     const std::int32_t* row = count_rows[i];
-    for (std::int64_t j = slice.begin; j < slice.end; ++j) all[j] += row[j];
+    for (std::int64_t j = slice.begin; row && j < slice.end; ++j) all[j] += row[j];
   }
 }
 
@@ -246,8 +247,13 @@ void place(const PlacementRules& rules, std::span<const std::int32_t* const> cou
   const std::int64_t last =
       rules.rank_major() ? rules.count_row_size(active.map) : active.map.num_columns();
   if (rules.rank_major()) {
-    for (const std::int32_t* counts : count_rows)
-      route.rows_sent.insert(route.rows_sent.end(), counts + first, counts + last);
+    for (const std::int32_t* counts : count_rows) {
+      if (counts == nullptr) {
+        route.rows_sent.resize(route.rows_sent.size() + last - first);
+      } else {
+        route.rows_sent.insert(route.rows_sent.end(), counts + first, counts + last);
+      }
+    }
     place_by_member(sums, route);
   } else {
     place_by_expert(rules, sums, route);
@@ -255,7 +261,7 @@ void place(const PlacementRules& rules, std::span<const std::int32_t* const> cou
   // Each entry that this rank counted has a row, and no other entry has one.
   const std::int32_t* const counted = count_rows[active.my_index()];
   FERRY_CHECK(route.num_sent, ==,
-              std::accumulate(counted + first, counted + last, std::int64_t{0}));
+              counted ? std::accumulate(counted + first, counted + last, std::int64_t{0}) : 0);
   if (active.tp_size > 1) shift_to_tp_ranks(first, last, sums, route);
   route.total_rows = active.tp_size * std::accumulate(sums.all.begin() + first,
                                                       sums.all.begin() + last, std::int64_t{0});

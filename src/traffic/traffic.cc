@@ -27,6 +27,11 @@ Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
   const ExpertMap map(config, static_cast<int>(members.size()), members);
   for (int expert = 0; expert < config.num_experts; ++expert)
     ++traffic.rank_experts[map.owner(expert) * config.tp_size];
+  if (!config.token_ranks.empty()) traffic.sources.assign(num_ranks, false);
+  for (const int member : config.token_ranks) {
+    for (int tp_rank = 0; tp_rank < config.tp_size; ++tp_rank)
+      traffic.sources[member * config.tp_size + tp_rank] = true;
+  }
   const double row_bytes = hidden * static_cast<double>(element_bytes(config.dtype));
   traffic.row_bytes = row_bytes + static_cast<double>(config.scale_bytes);
   if (config.wire != Wire::kNone) {

@@ -14,13 +14,14 @@ namespace ferry::internal {
 struct Traffic {
   std::int64_t tokens = 0;  // of each rank
   int top_k = 0;
-  std::vector<int> rank_experts;  // [ranks]: the number of experts of each
-  double row_bytes = 0;           // a row of dispatch
-  double output_bytes = 0;        // a row of combine
-  double sum_bytes = 0;           // a sum of rows of a node, in combine
-  double result_bytes = 0;        // the result of a token, as combine writes it
-  bool row_per_rank = false;      // false: a row per expert (ferry::Layout)
-  bool exact = false;             // combine returns rows instead of sums (NodeSums::kExact)
+  std::vector<int> rank_experts;   // [ranks]: the number of experts of each
+  std::vector<bool> sources = {};  // [ranks]: dispatches tokens; empty: all
+  double row_bytes = 0;            // a row of dispatch
+  double output_bytes = 0;         // a row of combine
+  double sum_bytes = 0;            // a sum of rows of a node, in combine
+  double result_bytes = 0;         // the result of a token, as combine writes it
+  bool row_per_rank = false;       // false: a row per expert (ferry::Layout)
+  bool exact = false;              // combine returns rows instead of sums (NodeSums::kExact)
 };
 
 // Counts routed experts only, without shared experts, replicas and masks. Outputs have the type of

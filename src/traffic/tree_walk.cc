@@ -101,7 +101,11 @@ class TreeWalk {
         rows_(traffic, demand, copies),
         flat_(copies == TokenCopies::kPerRank),
         host_(topology.find_level(Topology::kHost)),
-        held_(topology.num_ranks(), 1) {}
+        own_(topology.num_ranks(), 1) {
+    for (std::size_t rank = 0; rank < traffic.sources.size(); ++rank)
+      own_[rank] = traffic.sources[rank] ? 1 : 0;
+    held_ = own_;
+  }
 
   std::vector<TreeStep> run() {
     for (int level = 0; level <= host_; ++level) {
@@ -127,10 +131,10 @@ class TreeWalk {
     bool passed_on;
     Tokens tokens;
   };
-  Part own() const { return {false, Tokens(held_.size(), 1)}; }
+  Part own() const { return {false, own_}; }
   Part passed_on() const {
     Part part{true, held_};
-    for (double& tokens : part.tokens) tokens -= 1;
+    for (std::size_t rank = 0; rank < own_.size(); ++rank) part.tokens[rank] -= own_[rank];
     return part;
   }
 
@@ -232,7 +236,7 @@ class TreeWalk {
   const TokenRows rows_;
   const bool flat_;  // fullmesh: a source sends directly to the node, from every level
   const int host_;
-  Tokens held_;
+  Tokens own_, held_;
   TreeStep step_;
   std::vector<TreeStep> steps_;
 };

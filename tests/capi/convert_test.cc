@@ -20,6 +20,7 @@ T* mark(std::uintptr_t number) {
 
 struct FullConfig {
   std::vector<std::int32_t> expert_rank = {1, 0, 1, 0};
+  std::vector<std::int32_t> token_ranks = {4, 5}, expert_ranks = {1, 0, 6};
   std::vector<std::int64_t> offsets = {0, 2, 2, 5};
   std::vector<std::int32_t> instances = {3, 1, 0, 2, 1};
   ferry_config config = {.struct_size = sizeof(ferry_config),
@@ -54,7 +55,11 @@ struct FullConfig {
                          .replica_offsets = offsets.data(),
                          .replica_instances = instances.data(),
                          .algorithm = FERRY_ALGORITHM_ALLGATHER,
-                         .node_sums = FERRY_NODE_SUMS_EXACT};
+                         .node_sums = FERRY_NODE_SUMS_EXACT,
+                         .token_ranks = token_ranks.data(),
+                         .expert_ranks = expert_ranks.data(),
+                         .num_token_ranks = 2,
+                         .num_expert_ranks = 3};
 };
 
 TEST(CapiConvert, Config) {
@@ -90,6 +95,8 @@ TEST(CapiConvert, Config) {
   EXPECT_EQ(seen.replicas.instances, instances);
   EXPECT_EQ(seen.algorithm, Algorithm::kAllgather);
   EXPECT_EQ(seen.node_sums, NodeSums::kExact);
+  EXPECT_EQ(seen.token_ranks, full.token_ranks);
+  EXPECT_EQ(seen.expert_ranks, full.expert_ranks);
 }
 
 TEST(CapiConvert, ConfigThereAndBack) {
@@ -100,9 +107,13 @@ TEST(CapiConvert, ConfigThereAndBack) {
   EXPECT_EQ(flat.offsets, full.offsets);
   EXPECT_EQ(flat.instances, full.instances);
   EXPECT_TRUE(std::equal(back.expert_rank, back.expert_rank + 4, full.expert_rank.begin()));
+  EXPECT_TRUE(std::equal(back.token_ranks, back.token_ranks + 2, full.token_ranks.begin()));
+  EXPECT_TRUE(std::equal(back.expert_ranks, back.expert_ranks + 3, full.expert_ranks.begin()));
   back.struct_size = full.config.struct_size;
   back.version = full.config.version;
   back.expert_rank = full.config.expert_rank;
+  back.token_ranks = full.config.token_ranks;
+  back.expert_ranks = full.config.expert_ranks;
   back.replica_offsets = full.config.replica_offsets;
   back.replica_instances = full.config.replica_instances;
   EXPECT_EQ(std::memcmp(&back, &full.config, sizeof back), 0);

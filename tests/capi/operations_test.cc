@@ -229,6 +229,17 @@ TEST(CapiOperations, WhatAnExchangeSaysOfItself) {
     expect_ok(ferry_exchange_window_bytes(seat.exchange, &window));
     EXPECT_EQ(window.worst_bytes, expected.worst_bytes);
     EXPECT_GT(window.expected_bytes, 0U);
+    const std::int32_t first = 0;
+    config.expert_rank = nullptr;
+    config.expert_ranks = &first, config.num_expert_ranks = 1;
+    expect_ok(ferry_rank_window_bytes(&config, 2, 1, &expected));
+    EXPECT_EQ(expected.worst_bytes, 0U);
+    EXPECT_GT(expected.expected_bytes, 0U);
+    expect_error(ferry_rank_window_bytes(&config, 2, 2, &expected), FERRY_INVALID_ARGUMENT,
+                 {"rank is 2", "0 to 1"});
+    config.num_expert_ranks = -1;
+    expect_error(ferry_window_bytes(&config, 2, &expected), FERRY_INVALID_ARGUMENT,
+                 {"expert_ranks"});
 
     seat.expect_works();
     auto stats = sized<ferry_stats>();

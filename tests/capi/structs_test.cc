@@ -114,6 +114,7 @@ TEST(CapiStructs, FieldsThatAnOlderCallerLacksAreZero) {
   EXPECT_EQ(seen.scale_bytes, 0);
   EXPECT_EQ(seen.shared.num_experts, 0);
   EXPECT_TRUE(seen.replicas.instances.empty());
+  EXPECT_TRUE(seen.token_ranks.empty() && seen.expert_ranks.empty());
 
   ferry_dispatch_args dispatch;
   std::memset(&dispatch, 0x5a, sizeof dispatch);

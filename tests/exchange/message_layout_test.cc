@@ -22,7 +22,9 @@ WindowLayout layout_of(Layout kind) {
   config.max_output_row_bytes = 20;
   config.expert_capacity = 16;
   std::vector<int> members{0, 1, 2, 3, 4, 5};
-  WindowShape shape = window_shape(config, ExpertMap(config, kRanks, members), kRanks, 2);
+  const ExpertMap map(config, kRanks, members);
+  const std::vector<int> nodes{0, 0, 1, 1, 2, 2};
+  WindowShape shape = window_shape(config, map, {config, map, nodes});
   shape.scale_bytes = 8;
   return {config, shape};
 }

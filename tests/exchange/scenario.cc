@@ -63,6 +63,11 @@ std::vector<std::int64_t> token_ids(const ExchangeConfig& config, Routing routin
   return ids;
 }
 
+bool has_tokens(const ExchangeConfig& config, int rank) {
+  const std::vector<int>& ranks = config.token_ranks;
+  return ranks.empty() || std::ranges::count(ranks, rank / config.tp_size) > 0;
+}
+
 void add_masks(const ExchangeConfig& config, RankInput& input, Random& random) {
   if (random.one_in(4)) {
     input.token_mask.resize(input.num_tokens);
@@ -128,6 +133,7 @@ std::vector<RankInput> draw_inputs(const Scenario& scenario, const ActiveRanks* 
     scenario.nodes.place(rank, input);
     input.num_tokens = random.one_in(2) ? config.max_tokens : random.between(0, config.max_tokens);
     if (random.one_in(6) || (only_one_rank && rank != busy_rank)) input.num_tokens = 0;
+    if (!has_tokens(config, rank)) input.num_tokens = 0;
     draw_tokens(config, scenario.plain, input, random);
     for (std::int64_t token = 0; token < input.num_tokens; ++token) {
       const std::vector<std::int64_t> ids = token_ids(config, routing, favoured, random);
@@ -168,7 +174,9 @@ void draw_capacities(Scenario& scenario, Random& random) {
         most_of_expert = std::max(most_of_expert, rows);
     }
   }
-  const std::int64_t by_default = config.max_tokens * scenario.num_ranks;
+  std::int64_t by_default = 0;
+  for (int rank = 0; rank < scenario.num_ranks; ++rank)
+    by_default += has_tokens(config, rank) ? config.max_tokens : 0;
   if (config.layout == Layout::kPadded && (most_of_expert > by_default || random.one_in(2))) {
     config.expert_capacity = most_of_expert + random.below(3);
     for (Round& round : scenario.rounds) expect_dispatch(config, round);
@@ -255,6 +263,8 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   scenario.plain = random.one_in(3);
   scenario.config = draw_config(nodes, scenario.plain, limits, random);
   if (limits.adjust) limits.adjust(scenario.config);
+  Random roles(seed, stream + 2);
+  if (roles.one_in(2)) draw_roles(scenario.num_ranks, scenario.config, roles);
   Random rare(seed, stream + 1);  // a stream of its own: the other scenarios stay what they were
   if (limits.many_experts && rare.one_in(10))
     make_experts_many(scenario.num_ranks, scenario.config, rare);
@@ -306,7 +316,8 @@ Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rou
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
     for (int rank = 0; rank < num_ranks; ++rank) {
-      round.inputs.push_back(random_input(config, config.max_tokens, random));
+      const std::int64_t num_tokens = has_tokens(config, rank) ? config.max_tokens : 0;
+      round.inputs.push_back(random_input(config, num_tokens, random));
       scenario.nodes.place(rank, round.inputs.back());
     }
     add_plain_combine(scenario, round, random);

@@ -135,14 +135,16 @@ bool combine_reads_tokens(const ExchangeConfig& config) {
 }
 
 std::vector<std::int64_t> ids_of_rank(const ExchangeConfig& config, int num_ranks, int rank) {
-  const int first_rank = config.shared.num_ranks;
   std::vector<int> owners = config.expert_rank;
-  for (int owner = first_rank; config.expert_rank.empty() && owner < num_ranks; ++owner) {
-    const int blocks = num_ranks - first_rank;
-    owners.insert(
-        owners.end(),
-        config.num_experts / blocks + (owner - first_rank < config.num_experts % blocks ? 1 : 0),
-        owner);
+  std::vector<int> block_owners = config.expert_ranks;
+  for (int rank = 0; config.expert_ranks.empty() && rank < num_ranks; ++rank)
+    block_owners.push_back(rank);
+  std::erase_if(block_owners, [&](int owner) { return owner < config.shared.num_ranks; });
+  const int blocks = static_cast<int>(block_owners.size());
+  for (int block = 0; config.expert_rank.empty() && block < blocks; ++block) {
+    owners.insert(owners.end(),
+                  config.num_experts / blocks + (block < config.num_experts % blocks ? 1 : 0),
+                  block_owners[block]);
   }
   std::vector<std::int64_t> ids;
   for (std::int64_t id = 0; id < num_expert_ids(config); ++id) {
@@ -155,6 +157,23 @@ std::vector<std::int64_t> ids_of_rank(const ExchangeConfig& config, int num_rank
     }
   }
   return ids;
+}
+
+void draw_roles(int num_ranks, ExchangeConfig& config, Random& random) {
+  const int members = num_ranks / config.tp_size;
+  if (random.one_in(3)) {
+    config.token_ranks = random_order(members, random);
+    config.token_ranks.resize(random.between(1, members));
+  }
+  if (random.one_in(3)) return;
+  std::vector<bool> owns(members);
+  for (const int owner : config.expert_rank) owns[owner] = true;
+  for (int rank = 0; rank < config.shared.num_ranks; ++rank) owns[rank] = true;
+  const bool blocks = config.expert_rank.empty();
+  if (blocks) owns[random.between(config.shared.num_ranks, members - 1)] = true;
+  for (const int rank : random_order(members, random)) {
+    if (owns[rank] || random.one_in(3)) config.expert_ranks.push_back(rank);
+  }
 }
 
 // Of small rows, since every expert may have some. What was drawn for each expert is drawn for the
@@ -170,7 +189,9 @@ void make_experts_many(int num_ranks, ExchangeConfig& config, Random& random) {
     config.max_tokens = std::min<std::int64_t>(config.max_tokens, 2);
   for (int expert = few; expert < config.num_experts; ++expert) {
     if (!config.expert_rank.empty())
-      config.expert_rank.push_back(static_cast<int>(random.below(members)));
+      config.expert_rank.push_back(config.expert_ranks.empty()
+                                       ? static_cast<int>(random.below(members))
+                                       : random.pick(config.expert_ranks));
     if (!config.replicas.instances.empty()) config.replicas.instances.push_back({expert});
   }
 }

@@ -14,6 +14,9 @@ namespace ferry::test {
 ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits& limits,
                            Random& random);
 
+// Ranks with tokens and ranks with experts.
+void draw_roles(int num_ranks, ExchangeConfig& config, Random& random);
+
 // So many that at least some of the ranks sum their counts together.
 void make_experts_many(int num_ranks, ExchangeConfig& config, Random& random);
 

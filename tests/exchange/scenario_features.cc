@@ -49,6 +49,17 @@ void note_shape(const ExchangeConfig& config, int num_ranks, Features& found) {
   note(found, "rows of odd bytes", row_bytes % 2 == 1);
   note(found, "rows of over 6000 elements", config.hidden > 6000);
   note(found, "caller's placement", !config.expert_rank.empty());
+  const bool tokens = !config.token_ranks.empty(), experts = !config.expert_ranks.empty();
+  note(found, "token ranks", tokens);
+  note(found, "expert ranks", experts);
+  for (const Layout layout : kLayouts)
+    note(found, of_layout("token ranks and expert ranks", layout),
+         tokens && experts && config.layout == layout);
+  note(found, "expert ranks, caller's placement", experts && !config.expert_rank.empty());
+  note(found, "expert ranks and shared", experts && config.shared.num_ranks > 0);
+  note(found, "expert ranks and replicas", experts && !config.replicas.instances.empty());
+  note(found, "token ranks and groups", tokens && config.tp_size > 1);
+  note(found, "expert ranks and groups", experts && config.tp_size > 1);
   note(found, "E not divisible by R", num_ranks == 1 || config.num_experts % num_ranks != 0);
   note(found, "fewer experts than ranks", num_ranks == 1 || config.num_experts < num_ranks);
   note(found, "counts summed together",
@@ -239,6 +250,11 @@ void note_round(const ExchangeConfig& config, const Round& round, Features& foun
   for (const CombineCase& combine : round.combines) note_combine(config, round, combine, found);
 }
 
+std::string ranks_text(std::string text, const std::vector<int>& ranks) {
+  for (const int rank : ranks) text += " " + std::to_string(rank);
+  return ranks.empty() ? "" : text;
+}
+
 }  // namespace
 
 const char* name_of(Algorithm algorithm) {
@@ -257,7 +273,9 @@ std::string Scenario::describe() const {
        << (nodes.topology.empty() ? "" : " (" + nodes.topology + ")") << ", "
        << name_of(config.algorithm) << ", sums " << name_of(config.node_sums)
        << ", T <= " << config.max_tokens << ", H " << config.hidden << ", E " << config.num_experts
-       << (config.expert_rank.empty() ? "" : " (placed)") << ", K " << config.top_k << ", "
+       << (config.expert_rank.empty() ? "" : " (placed)")
+       << ranks_text(", tokens on", config.token_ranks)
+       << ranks_text(", experts on", config.expert_ranks) << ", K " << config.top_k << ", "
        << data_type_name(config.dtype) << ", " << layout_name(config.layout) << ", alignment "
        << config.expert_alignment << ", depth " << config.depth << ", workers " << config.workers
        << ", wire " << wire_name(config.wire) << " (" << config.scale_bytes << " bytes, "

@@ -38,7 +38,7 @@ class Asked {
         setup_(internal::complete_config(config(), kNodes), state_.topology(), group.rank(),
                {Algorithm::kFullmesh, ""}),
         view_{state_.rendezvous().share_segment(setup_.layout.segment_bytes(), state_.deadline()),
-              &setup_.layout, state_.local_ranks()},
+              &setup_.layout, state_.local_ranks(), setup_.places},
         way_(state_, view_, setup_.config, Algorithm::kFullmesh, /*second_way=*/false) {}
 
   void use(std::shared_ptr<WorkerPool> workers) { way_.sums().use(std::move(workers)); }

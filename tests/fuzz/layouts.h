@@ -18,6 +18,9 @@ inline const internal::WindowLayout& layout(std::uint8_t which) {
     config.max_output_row_bytes = 20;
     config.expert_capacity = 16;
     return internal::WindowLayout(config, {.num_ranks = kRanks,
+                                           .num_sources = kRanks,
+                                           .node_ranks = 2,
+                                           .num_row_lists = 2,
                                            .num_windows = 2,
                                            .num_columns = 12,
                                            .max_local = 2,

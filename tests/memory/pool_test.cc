@@ -19,6 +19,9 @@ ExchangeConfig small_window() {
 struct Place {
   WindowLayout layout{small_window(),
                       {.num_ranks = 2,
+                       .num_sources = 2,
+                       .node_ranks = 2,
+                       .num_row_lists = 2,
                        .num_windows = 2,
                        .num_columns = 4,
                        .max_local = 2,

@@ -27,6 +27,9 @@ ExchangeConfig config_of(Layout layout) {
 
 WindowShape shape_of(const ExchangeConfig& config) {
   return {.num_ranks = 5,
+          .num_sources = 5,
+          .node_ranks = 3,
+          .num_row_lists = 3,
           .num_windows = 3,
           .num_columns = 12,
           .max_local = 3,

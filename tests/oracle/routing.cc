@@ -16,12 +16,15 @@ struct Expert {
 std::vector<Expert> place_experts(const ExchangeConfig& config, int num_ranks) {
   std::vector<Expert> experts;
   std::vector<int> experts_so_far(num_ranks, 0);
-  const int first = config.shared.num_ranks;
-  for (int rank = first; config.expert_rank.empty() && rank < num_ranks; ++rank) {
-    const int blocks = num_ranks - first;
-    const int here =
-        config.num_experts / blocks + (rank - first < config.num_experts % blocks ? 1 : 0);
-    for (int local = 0; local < here; ++local) experts.push_back({rank, local});
+  std::vector<int> owners;
+  for (int rank = 0; config.expert_ranks.empty() && rank < num_ranks; ++rank)
+    owners.push_back(rank);
+  for (const int rank : config.expert_ranks) owners.push_back(rank);
+  std::erase_if(owners, [&](int rank) { return rank < config.shared.num_ranks; });
+  const int blocks = static_cast<int>(owners.size());
+  for (int block = 0; config.expert_rank.empty() && block < blocks; ++block) {
+    const int here = config.num_experts / blocks + (block < config.num_experts % blocks ? 1 : 0);
+    for (int local = 0; local < here; ++local) experts.push_back({owners[block], local});
   }
   for (const int rank : config.expert_rank) experts.push_back({rank, experts_so_far[rank]++});
   return experts;

@@ -79,8 +79,10 @@ void place_by_expert(const ExchangeConfig& config, int num_local_experts,
 }  // namespace
 
 std::int64_t reference_expert_capacity(const ExchangeConfig& config, std::size_t num_ranks) {
-  return config.expert_capacity != 0 ? config.expert_capacity
-                                     : config.max_tokens * static_cast<std::int64_t>(num_ranks);
+  if (config.expert_capacity != 0) return config.expert_capacity;
+  const auto sources = static_cast<std::int64_t>(
+      config.token_ranks.empty() ? num_ranks : config.token_ranks.size() * config.tp_size);
+  return std::max<std::int64_t>(1, config.max_tokens * sources);
 }
 
 ReferenceRows reference_rows(const ExchangeConfig& config, const ReferenceRouting& routing,

@@ -33,7 +33,10 @@ def test_every_block_is_of_a_kind():
     assert (len(PROGRAMS), len(LAUNCHED)) == (1, 1) and len(FRAGMENTS) >= 9
 
 
-@pytest.mark.parametrize("page, fragments", [("python.md", FRAGMENTS), ("placement.md", list(blocks("placement.md")))])
+OTHERS = [(page, list(blocks(page))) for page in ("placement.md", "attention_and_experts.md")]
+
+
+@pytest.mark.parametrize("page, fragments", [("python.md", FRAGMENTS), *OTHERS])
 def test_fragments(page, fragments, monkeypatch):
     assert fragments
     monkeypatch.setenv("FERRY_SECRET", "of the groups that a page makes")

@@ -380,6 +380,8 @@ def test_a_combine_refused_on_one_rank_is_refused_on_all(case):
     ({"hidden": "wide"}, "hidden is 'wide'"),
     ({"dtype": "complex64"}, "complex64"),
     ({"top_k": 99}, "top_k"),
+    ({"token_ranks": [0, 2]}, r"token_ranks\[1\] is 2, need distinct ranks in \[0, 2\)"),
+    ({"expert_ranks": [1], "expert_rank": [1, 0, 1, 1]}, r"expert_rank\[1\] is 0, .*expert_ranks \[1\]"),
 ])
 def test_settings_that_are_refused_are_named(config, message):
     with pytest.raises(ferry.InvalidArgument, match=message):

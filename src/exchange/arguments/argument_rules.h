@@ -16,6 +16,8 @@
 
 namespace ferry::internal {
 
+// Refuses tokens on a rank that is not one of token_ranks. `call`: "dispatch" or "combine".
+Status check_token_rank(const Setup& setup, const char* call, std::int64_t num_tokens);
 // Tokens and scales.
 Status check_dispatch(const Setup& setup, const DispatchArgs& args);
 // Arguments of a dispatch with a cached handle.

@@ -154,9 +154,9 @@ Status check_combine(const Setup& setup, const CombineArgs& args) {
   if (pitch_of(rows) < dense_pitch(rows))
     return refuse_with(setup.rank, "combine: pitch of {} bytes, a row has {}", rows.pitch_bytes,
                        dense_pitch(rows));
-  if (rows.num_rows < 0 || rows.num_rows > setup.layout.max_rows())
+  if (rows.num_rows < 0 || rows.num_rows > setup.max_rows())
     return refuse_with(setup.rank, "combine: {} expert rows, need 0 to {}", rows.num_rows,
-                       setup.layout.max_rows());
+                       setup.max_rows());
   if (rows.num_rows > 0 && rows.data == nullptr)
     return refuse_with(setup.rank, "combine: {} expert rows at a null address", rows.num_rows);
   if (args.out_topk_weights && !args.row_weights && rows.num_rows > 0) {
@@ -172,9 +172,10 @@ Status check_dispatched(const Setup& setup, const CombineArgs& args) {
   if (!args.dispatched)
     return refuse_with(setup.rank, "combine: the handle is empty, and dispatched is null");
   const std::int64_t num_tokens = args.dispatched->tokens.num_rows;
-  if (num_tokens >= 0 && num_tokens <= setup.config.max_tokens) return {};
-  return refuse_with(setup.rank, "combine: {} tokens were dispatched, max_tokens is {}", num_tokens,
-                     setup.config.max_tokens);
+  if (num_tokens < 0 || num_tokens > setup.config.max_tokens)
+    return refuse_with(setup.rank, "combine: {} tokens were dispatched, max_tokens is {}",
+                       num_tokens, setup.config.max_tokens);
+  return check_token_rank(setup, "combine", num_tokens);
 }
 
 Status check_combine_handle(const Setup& setup, const CombineArgs& args) {

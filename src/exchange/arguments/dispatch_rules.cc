@@ -16,6 +16,8 @@ Status check_tokens(const Setup& setup, const Rows& tokens) {
                        setup.config.max_tokens);
   }
   if (tokens.num_rows == 0) return {};
+  if (Status status = check_token_rank(setup, "dispatch", tokens.num_rows); !status.ok())
+    return status;
   if (tokens.hidden != setup.config.hidden)
     return refuse_with(setup.rank, "dispatch: tokens have hidden {}, the exchange {}",
                        tokens.hidden, setup.config.hidden);
@@ -71,6 +73,17 @@ Status check_scales(const Setup& setup, const DispatchArgs& args) {
 }
 
 }  // namespace
+
+Status check_token_rank(const Setup& setup, const char* call, std::int64_t num_tokens) {
+  if (setup.sends() || num_tokens == 0) return {};
+  const ExchangeConfig& config = setup.config;
+  const std::string where = config.tp_size == 1
+                                ? fmt::format("rank {}", setup.rank)
+                                : fmt::format("rank {} of a domain (tp_size {})",
+                                              setup.rank / config.tp_size, config.tp_size);
+  return refuse_with(setup.rank, "{}: {} tokens on {}, need 0 outside token_ranks [{}]", call,
+                     num_tokens, where, fmt::join(config.token_ranks, ", "));
+}
 
 Status check_dispatch(const Setup& setup, const DispatchArgs& args) {
   if (Status status = check_tokens(setup, args.tokens); !status.ok()) return status;

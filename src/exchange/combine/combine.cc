@@ -54,8 +54,9 @@ Status Combine::find_route() {
   }
   call_.route = unplaced_;
   call_.slots_are_known = false;
-  count_entries(call_.setup.rules(), *unplaced_,
-                exchange_.view.count_row(call_.setup.rank, number()));
+  if (call_.setup.sends())
+    count_entries(call_.setup.rules(), *unplaced_,
+                  exchange_.view.count_row(call_.setup.rank, number()));
   return {};
 }
 

@@ -42,7 +42,9 @@ PublishedRows PublishedOutputs::of_rank(int rank) const {
   FERRY_CHECK(theirs.number, ==, call_.number());
   FERRY_CHECK(rows.rows_offset, >=, 0);
   FERRY_CHECK(rows.weights_offset, >=, 0);
-  const std::byte* window = call_.exchange.view.window(rank);
+  const WindowView& view = call_.exchange.view;
+  // A rank without a window has no rows: the address says that it has published, and is not read.
+  const std::byte* window = view.has_window(rank) ? view.window(rank) : view.segment->data();
   return {window + rows.rows_offset, rows.pitch_bytes,
           reinterpret_cast<const float*>(window + rows.weights_offset), theirs.encoded};
 }

@@ -57,7 +57,7 @@ Status Dispatch::post(const DispatchArgs& args) {
   buffer_ = pool.free_buffer().value();
   pin_ = std::make_shared<Pin>(exchange_.pool, buffer_);
   FERRY_CHECK(pool.published(buffer_), <, number());
-  std::int64_t rows = layout.expected_section_rows();
+  std::int64_t rows = setup_.expected_section_rows();
   if (args.cached) rows = std::max(rows, route_->section_rows[active().member]);
   if (!pool.back_rows(buffer_, setup_.num_sections(), rows)) {
     return {Code::kCapacity,
@@ -83,8 +83,10 @@ Status Dispatch::post(const DispatchArgs& args) {
   FERRY_CHECK(mine.posted.section_rows, >=, rows);
   mine.num_rows = static_cast<std::int32_t>(args.tokens.num_rows);
   gave_weights_ = args.topk_weights != nullptr;
-  count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
-  list_rows(exchange_, number(), *route_, args);
+  if (setup_.sends()) {
+    count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
+    list_rows(exchange_, number(), *route_, args);
+  }
   exchange_.protocol.publish(number(), Stage::kAnnounced);
   return {};
 }

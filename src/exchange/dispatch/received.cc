@@ -40,23 +40,25 @@ void Dispatch::fill(Received& received) const {
   received.handle = Handle(route_);
   if (!active().contains_me()) return;
   const WindowLayout& layout = setup_.layout;
-  std::byte* buffer = exchange_.pool->data(buffer_);
+  std::byte* const buffer = exchange_.pool->data(buffer_);
+  // Without a window there are no rows, and any address serves their arrays.
+  const auto at = [&](std::size_t offset) { return buffer + (setup_.receives() ? offset : 0); };
   const std::size_t rows = route_->received.num_rows;
   FERRY_CHECK(buffer_, >=, 0);
-  FERRY_CHECK(route_->received.num_rows, <=, layout.max_rows());
-  received.data = buffer + layout.rows();
+  FERRY_CHECK(route_->received.num_rows, <=, setup_.max_rows());
+  received.data = at(layout.rows());
   received.num_rows = route_->received.num_rows;
-  received.room_rows = layout.max_rows();
-  received.sources = {reinterpret_cast<const std::int32_t*>(buffer + layout.sources()), rows * 3};
+  received.room_rows = setup_.max_rows();
+  received.sources = {reinterpret_cast<const std::int32_t*>(at(layout.sources())), rows * 3};
   if (weights_) {
-    received.weights = {reinterpret_cast<const float*>(buffer + layout.weights()),
+    received.weights = {reinterpret_cast<const float*>(at(layout.weights())),
                         rows * layout.weights_per_row()};
   }
-  received.topk_ids = {reinterpret_cast<const std::int32_t*>(buffer + layout.topk_ids()),
+  received.topk_ids = {reinterpret_cast<const std::int32_t*>(at(layout.topk_ids())),
                        rows * layout.ids_per_row()};
   if (layout.scale_bytes() > 0) {
     received.scales = layout.scale_strides(route_->section_rows[active().member]);
-    received.scales.data = buffer + layout.scales();
+    received.scales.data = at(layout.scales());
   }
   received.pin = pin_;
 }

@@ -110,7 +110,7 @@ void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t
 }
 
 // [tp_ranks from this rank's, members] The address of each source's list of the rows that it sends
-// to this rank; null: the source is of another node.
+// to this rank; null: the source is of another node, or dispatches no tokens.
 std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t number,
                                    const ActiveSet& active) {
   const WindowLayout& layout = exchange.setup->layout;
@@ -118,7 +118,8 @@ std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t 
   for (int i = 0; i < active.tp_size; ++i) {
     for (int member = 0; member < active.num_members; ++member) {
       const int rank = active.ranks[active.index(member, active.tp_rank_from_mine(i))];
-      lists.push_back(exchange.here(rank) ? exchange.view.row_list(rank, number) : nullptr);
+      const bool listed = exchange.here(rank) && exchange.setup->places->sends(rank);
+      lists.push_back(listed ? exchange.view.row_list(rank, number) : nullptr);
       if (!lists.back()) continue;
       FERRY_CHECK(exchange.record(rank, number).number, ==, number);
       const std::size_t first = reinterpret_cast<std::int32_t*>(lists.back())[active.member];

@@ -27,7 +27,7 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
   posted_.reserve(issued.active->ranks.size());
   for (const int peer : issued.active->ranks) {
     posted_.push_back(nullptr);
-    if (!exchange.here(peer)) continue;
+    if (!exchange.view.has_window(peer)) continue;
     const Record& theirs = exchange.record(peer, issued.number);
     FERRY_CHECK(theirs.number, ==, issued.number);
     const int buffer = theirs.posted.buffer;
@@ -46,7 +46,8 @@ Status RowSender::send(int buffer) {
   const std::size_t rows_sent = route_.num_sent * issued_.active->tp_size;
   exchange_.stores.measure(StoreChoice::kSend, bytes_of_all(), rows_sent * layout_.row_bytes(),
                            [&] { send_tokens(); });
-  take_metadata(exchange_, issued_.number, route_, exchange_.pool->data(buffer));
+  if (setup_.receives())
+    take_metadata(exchange_, issued_.number, route_, exchange_.pool->data(buffer));
   clear_gaps(buffer);
   ExchangeStats& stats = exchange_.stats;
   stats.rows_sent += rows_sent;

@@ -38,7 +38,8 @@ void ControlMirror::send(std::uint64_t number) {
   std::vector<std::byte> body;
   if (first) {
     FERRY_CHECK(record.number, ==, number);
-    const std::size_t counts = has_counts(record.terms) ? links_.layout().count_row_bytes() : 0;
+    const bool counted = has_counts(record.terms) && view.places->sends(rank);
+    const std::size_t counts = counted ? links_.layout().count_row_bytes() : 0;
     body =
         write_record({flags,
                       record,

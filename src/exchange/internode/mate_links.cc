@@ -6,7 +6,7 @@ MateLinks::MateLinks(GroupState& group, const WindowView& view, Algorithm algori
                      bool second_way)
     : group_(&group),
       layout_(*view.layout),
-      view_{view.segment, &layout_, view.local_ranks},
+      view_{view.segment, &layout_, view.local_ranks, view.places},
       second_way_(second_way),
       everybody_(group.topology(), group.rank(), std::vector<bool>(group.size(), true),
                  algorithm == Algorithm::kFullmesh, second_way),

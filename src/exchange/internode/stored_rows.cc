@@ -26,6 +26,7 @@ bool store_unit(const WindowView& view, std::uint64_t number, const RowUnit& uni
     Destination to;
     if (!read_destination(layout, view.num_ranks(), unit, i, to)) return false;
     if (!view.here(to.rank)) continue;
+    if (!view.has_window(to.rank)) return false;
     std::byte* buffer =
         view.window(to.rank) + layout.buffer(view.record(to.rank, number).posted.buffer);
     rows[count++] = buffer + layout.rows() + to.row * layout.row_bytes();

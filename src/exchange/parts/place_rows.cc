@@ -18,7 +18,10 @@ std::vector<const std::int32_t*> find_count_rows(const ExchangeParts& exchange,
                                                  std::uint64_t number, const ActiveSet& active) {
   std::vector<const std::int32_t*> rows;  // [active ranks]
   rows.reserve(active.ranks.size());
-  for (const int peer : active.ranks) rows.push_back(exchange.view.count_row(peer, number));
+  for (const int peer : active.ranks) {
+    const bool sends = exchange.setup->places->sends(peer);
+    rows.push_back(sends ? exchange.view.count_row(peer, number) : nullptr);
+  }
   return rows;
 }
 

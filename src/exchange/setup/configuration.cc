@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/limits.h"
+#include "exchange/setup/roles.h"
 #include "exchange/setup/setup.h"
 #include "traffic/choose.h"
 
@@ -136,8 +137,10 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   check_wires(c);
   check_shared(c, num_ranks / c.tp_size);
   check_replicas(c);
+  check_roles(c, num_ranks / c.tp_size);
+  const int num_sources = num_token_ranks(c, num_ranks / c.tp_size) * c.tp_size;
   if (c.layout == Layout::kPadded && c.expert_capacity == 0)
-    c.expert_capacity = std::max<std::int64_t>(1, c.max_tokens * num_ranks);
+    c.expert_capacity = std::max<std::int64_t>(1, c.max_tokens * num_sources);
   if (c.max_output_row_bytes == 0) c.max_output_row_bytes = c.hidden * 4;
   return c;
 }
@@ -165,9 +168,9 @@ std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeCon
   // Names every member, so that a new member is a compile error here until it is either compared or
   // left out. `workers` is left out, because it may differ between ranks.
   const auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
-               row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers,
-               wire, combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size,
-               algorithm, node_sums] = config;
+               row_capacity, expert_capacity, expert_rank, token_ranks, expert_ranks,
+               max_output_row_bytes, depth, workers, wire, combine_wire, scale_order, scale_bytes,
+               shared, special, replicas, tp_size, algorithm, node_sums] = config;
   const auto& [num_shared, shared_ranks, shared_rule] = shared;
   const auto& [zero, copy, constant] = special;
   const auto& [instances, choice] = replicas;
@@ -185,6 +188,8 @@ std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeCon
           {"row_capacity", text_of(row_capacity)},
           {"expert_capacity", text_of(expert_capacity)},
           {"expert_rank", text_of(expert_rank)},
+          {"token_ranks", text_of(token_ranks)},
+          {"expert_ranks", text_of(expert_ranks)},
           {"max_output_row_bytes", text_of(max_output_row_bytes)},
           {"depth", std::to_string(depth)},
           {"wire", text_of(wire)},
@@ -215,18 +220,41 @@ std::string config_text(const ExchangeConfig& config) {
 
 namespace ferry {
 
-WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
+namespace {
+
+// `rank` -1: a rank that has experts and tokens.
+WindowBytes bytes_of_rank(const ExchangeConfig& config, int num_ranks, int rank) {
+  using namespace internal;
   if (num_ranks < 1)
     throw Error(Code::kInvalidArgument, fmt::format("num_ranks is {}, need 1 or more", num_ranks));
-  const ExchangeConfig complete = internal::complete_config(config, num_ranks);
-  const internal::ActiveSet everybody(complete, num_ranks, 0, {});
-  const internal::WindowShape shape =
-      internal::window_shape(complete, everybody.map, num_ranks, num_ranks);
-  const internal::WindowLayout layout(complete, shape);
+  const ExchangeConfig complete = complete_config(config, num_ranks);
+  const ActiveSet everybody(complete, num_ranks, 0, {});
+  const SegmentPlaces places(complete, everybody.map, std::vector<int>(num_ranks));
+  const WindowShape shape = window_shape(complete, everybody.map, places);
+  const WindowLayout layout(complete, shape);
   const std::uint64_t sections = complete.layout == Layout::kPadded ? shape.max_local : 1;
   const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + layout.metadata_bytes();
-  const std::uint64_t own = layout.control_bytes() + layout.sums_bytes() + layout.row_lists_bytes();
-  return {sections * layout.expected_section_rows() * row + own, layout.window_bytes()};
+  WindowBytes bytes{layout.control_bytes() + layout.sums_bytes(), 0};
+  if (rank < 0 || places.sends(rank)) bytes.expected += layout.row_lists_bytes();
+  if (rank < 0 || places.receives(rank)) {
+    bytes.expected += sections * layout.expected_section_rows() * row;
+    bytes.worst = layout.window_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
+  return bytes_of_rank(config, num_ranks, -1);
+}
+
+WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks, int rank) {
+  if (rank < 0 || rank >= num_ranks) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("rank is {}, need 0 to {}", rank, std::max(num_ranks, 1) - 1));
+  }
+  return bytes_of_rank(config, num_ranks, rank);
 }
 
 }  // namespace ferry

@@ -28,11 +28,10 @@ std::vector<std::int32_t> index_replicas(const ExchangeConfig& config) {
   return logical;
 }
 
-int largest_node(const Topology& topology) {
-  std::size_t most = 0;
-  for (int node = 0; node < topology.num_nodes(); ++node)
-    most = std::max(most, topology.node_ranks(node).size());
-  return static_cast<int>(most);
+std::vector<int> nodes_of_ranks(const Topology& topology) {
+  std::vector<int> nodes;
+  for (int rank = 0; rank < topology.num_ranks(); ++rank) nodes.push_back(topology.node_of(rank));
+  return nodes;
 }
 
 void check_tp_groups(const ExchangeConfig& config, const Topology& topology) {
@@ -54,12 +53,15 @@ bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept {
   return config.tp_size == 1 && map.num_members() * row_size >= kSharedSumsFrom;
 }
 
-WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
-                         int num_windows) {
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map,
+                         const SegmentPlaces& places) {
   const WireFormat& wire = wire_format(config.wire);
   const bool as_they_are = wire.encode == nullptr;
-  return {.num_ranks = num_ranks,
-          .num_windows = num_windows,
+  return {.num_ranks = static_cast<int>(places.windows.size()),
+          .num_sources = num_token_ranks(config, map.num_members()) * config.tp_size,
+          .node_ranks = places.node_ranks,
+          .num_row_lists = places.num_row_lists,
+          .num_windows = places.num_windows,
           .num_columns = map.num_columns(),
           .max_local = map.max_num_local(),
           .row_bytes = as_they_are ? config.hidden * element_bytes(config.dtype)
@@ -81,12 +83,13 @@ Setup::Setup(const ExchangeConfig& complete, const Topology& topology, int mine,
       combine_wire(wire_format(config.combine_wire)),
       choice(std::move(chosen)),
       everybody(std::make_shared<ActiveSet>(config, num_ranks, rank, std::span<const int>())),
-      layout(config, window_shape(config, everybody->map, num_ranks, largest_node(topology))),
+      places(std::make_shared<SegmentPlaces>(config, everybody->map, nodes_of_ranks(topology))),
+      layout(config, window_shape(config, everybody->map, *places)),
       logical(index_replicas(config)) {
   check_tp_groups(config, topology);
   FERRY_CHECK(std::ssize(everybody->ranks), ==, num_ranks);
   FERRY_CHECK(everybody->contains_me(), ==, true);
-  FERRY_CHECK(layout.segment_bytes(), >=, layout.window_bytes());
+  FERRY_CHECK(receives(), ==, num_local_experts() > 0);
 }
 
 std::shared_ptr<const ActiveSet> Setup::active_set(std::span<const int> chosen) const {

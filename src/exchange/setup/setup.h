@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/round_up.h"
+#include "exchange/setup/roles.h"
 #include "ferry/exchange.h"
 #include "ferry/topology.h"
 #include "kernels/kernels.h"
@@ -33,8 +34,8 @@ inline constexpr std::int64_t kSharedSumsFrom = 32768;
 bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept;
 
 // `config` is complete (complete_config).
-WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
-                         int num_windows);
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map,
+                         const SegmentPlaces& places);
 
 struct Setup {
   // Throws Error(kInvalidArgument) when the configuration does not fit the ranks. `config` is
@@ -52,6 +53,15 @@ struct Setup {
     return config.layout == Layout::kPadded ? num_local_experts() : 1;
   }
   PlacementRules rules() const noexcept { return placement_rules(config); }
+  // Whether this rank dispatches tokens, and whether it owns experts.
+  bool sends() const noexcept { return places->sends(rank); }
+  bool receives() const noexcept { return places->receives(rank); }
+  // Rows that a receive buffer of this rank holds at most, and those in each section that are
+  // backed with memory at the beginning.
+  std::int64_t max_rows() const noexcept { return receives() ? layout.max_rows() : 0; }
+  std::int64_t expected_section_rows() const noexcept {
+    return receives() ? layout.expected_section_rows() : 0;
+  }
   // The number of experts that top-k ids can name. With replicas these are the logical experts.
   int num_ids() const noexcept {
     return config.replicas.instances.empty() ? config.num_experts
@@ -82,6 +92,7 @@ struct Setup {
   const WireFormat& combine_wire;
   AlgorithmChoice choice;
   std::shared_ptr<const ActiveSet> everybody;
+  std::shared_ptr<const SegmentPlaces> places;
   WindowLayout layout;
   std::vector<std::int32_t> logical;  // [E] the logical expert of each replica; [0] without any
 };

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "exchange/setup/record.h"
+#include "exchange/setup/roles.h"
 #include "memory/segment.h"
 #include "memory/window_layout.h"
 
@@ -16,9 +17,8 @@ namespace ferry::internal {
 struct WindowView {
   std::shared_ptr<Segment> segment;
   const WindowLayout* layout;
-  // [ranks] the local_rank of each rank, which says where its window lies; -1: it is of another
-  // node.
-  std::span<const int> local_ranks;
+  std::span<const int> local_ranks;  // [ranks] -1: it is of another node
+  std::shared_ptr<const SegmentPlaces> places;
 
   std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
   ControlFlags& control(int rank) const noexcept {
@@ -38,13 +38,15 @@ struct WindowView {
   std::int32_t* total_sums(int rank) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->total_sums(local_ranks[rank])));
   }
+  // The same for a rank that dispatches tokens.
   std::byte* row_list(int rank, std::uint64_t number) const noexcept {
-    return at(layout->row_list(local_ranks[rank], number));
+    return at(layout->row_list(places->row_lists[rank], number));
   }
   int num_ranks() const noexcept { return static_cast<int>(local_ranks.size()); }
   bool here(int rank) const noexcept { return local_ranks[rank] >= 0; }
-  // `rank` is of this node.
-  std::byte* window(int rank) const noexcept { return at(layout->window(local_ranks[rank])); }
+  bool has_window(int rank) const noexcept { return here(rank) && places->receives(rank); }
+  // `rank` has a window here.
+  std::byte* window(int rank) const noexcept { return at(layout->window(places->windows[rank])); }
 };
 
 }  // namespace ferry::internal
