@@ -47,18 +47,25 @@ auto Collectives::guarded(const Call& call) -> decltype(call()) {
 
 std::string pack(const std::vector<std::string>& texts) {
   std::string packed;
-  for (const std::string& text : texts) append(packed, std::uint64_t{text.size()});
-  for (const std::string& text : texts) packed += text;
+  for (std::size_t first = 0, next = 0; first < texts.size(); first = next) {
+    while (next < texts.size() && texts[next] == texts[first]) ++next;
+    append(packed, std::uint64_t{next - first});
+    append(packed, std::uint64_t{texts[first].size()});
+    packed += texts[first];
+  }
   return packed;
 }
 
 std::vector<std::string> unpack(std::string_view packed, std::size_t size) {
   ByteReader reader(packed);
-  std::vector<std::uint64_t> lengths(size);
-  reader.get_all(std::span(lengths));
   std::vector<std::string> texts;
-  for (const std::uint64_t bytes : lengths) texts.emplace_back(as_text(reader.take(bytes)));
-  if (reader.done()) return texts;
+  while (reader.ok() && texts.size() < size) {
+    const auto count = reader.get<std::uint64_t>(), bytes = reader.get<std::uint64_t>();
+    const std::string text(as_text(reader.take(bytes)));
+    if (count == 0 || count > size - texts.size()) break;
+    texts.insert(texts.end(), count, text);
+  }
+  if (reader.done() && texts.size() == size) return texts;
   throw Error(Code::kMismatch, "the reply of a collective is not one text for each rank");
 }
 

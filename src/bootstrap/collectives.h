@@ -80,7 +80,9 @@ class Collectives {
 // Connects to the other ranks. Throws Error that names the ranks that are missing or do not fit.
 std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline);
 
-// Packs the texts of a kGathered frame: first all lengths, then all texts.
+// Packs the texts of a kGathered frame. Equal texts of neighbours are sent once, after their
+// number: most collectives compare texts that are equal on all ranks, and every rank gets the
+// frame.
 std::string pack(const std::vector<std::string>& texts);
 std::vector<std::string> unpack(std::string_view packed, std::size_t size);
 

@@ -16,7 +16,7 @@ namespace ferry::internal {
 namespace {
 
 // The version of the frames in connection.h and of their payloads.
-constexpr int kProtocol = 4;
+constexpr int kProtocol = 5;
 
 // The names of the fields in a hello's text.
 constexpr std::pair<const char*, int Hello::*> kNumbers[] = {{"protocol", &Hello::protocol},

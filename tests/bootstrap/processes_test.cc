@@ -51,6 +51,28 @@ TEST_P(Processes, AllGatherKeepsRankOrderForTextsOfAnyLength) {
   EXPECT_THAT(results, Each("ok"));
 }
 
+// Rank 0 sends every text to every rank, so that equal ones may not be there once for each.
+TEST(Collectives, EqualTextsOfNeighboursAreSentOnce) {
+  const std::vector<std::string> equal(4096, std::string(600, 'c'));
+  EXPECT_LT(pack(equal).size(), 1000U);
+  std::vector<std::string> mixed = equal;
+  mixed[0] = "";
+  mixed[2000] = "d";
+  EXPECT_LT(pack(mixed).size(), 2000U);
+  for (const auto& texts : {equal, mixed, {}, {"a", "b", "", "", "b"}})
+    EXPECT_EQ(unpack(pack(texts), texts.size()), texts);
+}
+
+TEST(Collectives, TextsOfFewerOrMoreRanksAreRefused) {
+  const std::string three = pack({"a", "a", "b"});
+  for (const std::size_t size : {2U, 4U}) EXPECT_THROW(unpack(three, size), Error);
+  for (std::size_t size = 0; size < three.size(); ++size)
+    EXPECT_THROW(unpack(std::string_view(three).substr(0, size), 3), Error) << size;
+  std::string many = pack({"a"});
+  many[7] = '\xff';  // more than there are ranks
+  EXPECT_THROW(unpack(many, 1), Error);
+}
+
 TEST_P(Processes, SegmentIsTheSameMemoryEverywhere) {
   const int size = GetParam();
   const std::string at = address("segment");
