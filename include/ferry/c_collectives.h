@@ -28,13 +28,13 @@ typedef struct ferry_collectives ferry_collectives;
 
 typedef struct ferry_collectives_options {
   uint32_t struct_size, version;
-  int64_t deadline_ns;  // of each call that names none; 0: the group's
-  // Memory of each rank through which its data pass; 0: 2 MiB. Equal on all ranks.
+  int64_t deadline_ns;  // deadline of each call that gives none; 0: that of the group
+  // Bytes of the window of each rank, through which data are moved; 0: 2 MiB. Equal on all ranks.
   int64_t window_bytes;
 } ferry_collectives_options;
 
-// The arguments of a collective; each reads the fields that its comment below names, during
-// the call only. Counts are in elements, and R is the number of ranks.
+// The arguments of a collective. A call reads the fields that its comment below names, and only
+// during the call. Counts are in elements, and R is the number of ranks.
 typedef struct ferry_collective_args {
   uint32_t struct_size, version;
   const void* in;
@@ -68,19 +68,21 @@ FERRY_EXPORT const char* ferry_reduce_op_name(int32_t reduce_op);
 FERRY_EXPORT ferry_code ferry_collectives_create(const ferry_group* group,
                                                  const ferry_collectives_options* options,
                                                  ferry_collectives** collectives);
-// Local, immediate; NULL is fine. Ranks that call with this one later get FERRY_MISMATCH.
+// Local, returns at once; NULL has no effect. Ranks whose later calls need this one get
+// FERRY_MISMATCH.
 FERRY_EXPORT void ferry_collectives_destroy(ferry_collectives* collectives);
 
 // Collective, the same order on every rank. Calls that differ are FERRY_MISMATCH on all ranks; an
 // argument that one rank refuses is FERRY_INVALID_ARGUMENT there and FERRY_PEER_REJECTED elsewhere.
-// Memories of a call that overlap are refused, except where one "may be" part of another.
+// Overlapping memories in a call are refused, except where a comment says that one may be part of
+// the other.
 
 // Sends counts[r] elements of `in` to each rank r, in rank order, and receives out_counts[r] from
 // each into `out`.
 FERRY_EXPORT ferry_code ferry_all_to_all_v(ferry_collectives* collectives,
                                            const ferry_collective_args* args);
 // `out`: the counts[r] elements of each rank r, in rank order. `in`: `count` elements, as many as
-// counts has for this rank; may be their place in `out`.
+// counts has for this rank; may be their part of `out`.
 FERRY_EXPORT ferry_code ferry_all_gather_v(ferry_collectives* collectives,
                                            const ferry_collective_args* args);
 // `out`: block r of `in`, of counts[r] elements on rank r, reduced over all ranks by `op`; may be
@@ -90,18 +92,18 @@ FERRY_EXPORT ferry_code ferry_reduce_scatter_v(ferry_collectives* collectives,
 // `out`: the `count` elements of `in`, reduced over all ranks by `op`; may be `in`.
 FERRY_EXPORT ferry_code ferry_all_reduce(ferry_collectives* collectives,
                                          const ferry_collective_args* args);
-// The same on `root` only; elsewhere `out` may be NULL.
+// The same on `root` only. On other ranks `out` may be NULL.
 FERRY_EXPORT ferry_code ferry_reduce(ferry_collectives* collectives,
                                      const ferry_collective_args* args);
 // Copies the `count` elements in `out` of `root` to `out` of every other rank.
 FERRY_EXPORT ferry_code ferry_broadcast(ferry_collectives* collectives,
                                         const ferry_collective_args* args);
 // `out` of `root`: the counts[r] elements of `in` of each rank r, in rank order. `in` of the root
-// may be its place in `out`; elsewhere `out` may be NULL.
+// may be its part of `out`. On other ranks `out` may be NULL.
 FERRY_EXPORT ferry_code ferry_gather_v(ferry_collectives* collectives,
                                        const ferry_collective_args* args);
-// `out`: this rank's counts[rank] elements of `in` of `root`, in rank order there. `out` of the
-// root may be its place in `in`; elsewhere `in` may be NULL.
+// `out`: this rank's counts[rank] elements of `in` of `root`, which has them in rank order. `out`
+// of the root may be its part of `in`. On other ranks `in` may be NULL.
 FERRY_EXPORT ferry_code ferry_scatter_v(ferry_collectives* collectives,
                                         const ferry_collective_args* args);
 // Waits until every rank has called it, after its earlier collectives. deadline_ns 0: that of the
@@ -109,8 +111,8 @@ FERRY_EXPORT ferry_code ferry_scatter_v(ferry_collectives* collectives,
 FERRY_EXPORT ferry_code ferry_barrier(ferry_collectives* collectives, int64_t deadline_ns);
 
 // Messages of one rank to another with one tag arrive in order. ferry_send returns when the message
-// has been copied; that of a small message does not wait for the receiver. An argument is refused
-// on this rank alone.
+// has been copied; for a small message it does not wait for the receiver. An argument is refused on
+// this rank alone.
 FERRY_EXPORT ferry_code ferry_send(ferry_collectives* collectives, const ferry_message_args* args);
 // `source`: the sender; may be NULL. A message of another size or type is FERRY_MISMATCH here, and
 // stays for the next call.

@@ -8,9 +8,9 @@
 // Elsewhere: zero the struct, then set struct_size and version.
 //
 // Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank,
-// N received rows, as ferry/exchange.h does, which gives each field's full meaning. "May be NULL"
-// is said where it holds. Enumerations in structs are int32_t and taken as they are (0 is the first
-// one); for other numbers 0 is the default where the comment names one.
+// N received rows, as ferry/exchange.h does, which gives each field's full meaning. A pointer may
+// be NULL only if its comment says so. Enumerations in structs are int32_t and have no default (0
+// is the first one). For other numbers 0 is the default if the comment names one.
 #pragma once
 
 #include <stddef.h>
@@ -20,7 +20,7 @@
 
 // NOLINTBEGIN(readability-identifier-naming)
 
-// What `version` must be. It changes only if a field changes its meaning, never by growth.
+// The value for `version`. It changes only if a field changes its meaning, not when a struct grows.
 #define FERRY_ABI_VERSION 1
 
 #define FERRY_INIT(type) .struct_size = sizeof(type), .version = FERRY_ABI_VERSION
@@ -71,10 +71,10 @@ typedef enum ferry_layout {
 typedef enum ferry_wire {
   FERRY_WIRE_NONE,
   FERRY_WIRE_INT8,         // a float32 scale per row; smooth scales if given
-  FERRY_WIRE_INT8_STATIC,  // the caller's scales; none travel
+  FERRY_WIRE_INT8_STATIC,  // the caller's scales; none are sent
   FERRY_WIRE_FP8,          // a float32 scale per 128 channels
   FERRY_WIRE_FP8_POW2,     // the same, rounded up to a power of two
-  FERRY_WIRE_FP8_UE8M0,    // its exponent only, four to an int32
+  FERRY_WIRE_FP8_UE8M0,    // only its exponent, four in an int32
 } ferry_wire;
 
 typedef enum ferry_combine_wire {
@@ -91,7 +91,7 @@ typedef enum ferry_scale_order {
 
 typedef enum ferry_shared_rule {
   FERRY_SHARED_RULE_BY_RANK,   // rank r, shared expert j: rank r % G + j * G, G ranks per expert
-  FERRY_SHARED_RULE_BY_TOKEN,  // one shared expert: a rank deals its tokens out in S runs
+  FERRY_SHARED_RULE_BY_TOKEN,  // one shared expert: a rank divides its tokens into S runs
 } ferry_shared_rule;
 
 typedef enum ferry_replica_choice {
@@ -129,19 +129,18 @@ typedef struct ferry_exchange ferry_exchange;  // one dispatch/combine pair
 typedef struct ferry_plan ferry_plan;          // the time of each strategy on a machine
 typedef struct ferry_handle ferry_handle;  // the slots and counts of a dispatch, without its buffer
 
-// Memory for the objects above and for the owners of received rows and of output rows. It is called
-// by the threads that call ferry, and must outlive every object of its group.
+// Allocates the objects above and the owners of received rows and of output rows. The threads that
+// call ferry call it. It must outlive every object of its group.
 typedef struct ferry_allocator {
   uint32_t struct_size, version;
-  void* (*allocate)(size_t bytes, void* context);  // aligned as by malloc; NULL: refused
+  void* (*allocate)(size_t bytes, void* context);  // aligned as by malloc; NULL: no memory
   void (*release)(void* memory, void* context);
   void* context;  // handed through; may be NULL
 } ferry_allocator;
 
-// A caller's own all-gather, called only while the group is made, on all ranks equally often: once,
-// and twice where the ranks are on several hosts. Every rank gives `bytes` bytes at `mine`, in each
-// call as many on all ranks, and finds the bytes of all ranks, in rank order, at `all` when it
-// returns 0.
+// A caller's own all-gather. It is called only while the group is made: once on each rank, or twice
+// if the ranks are on several hosts. Every rank gives `bytes` bytes at `mine`, as many as the other
+// ranks in that call. When it returns 0, `all` has the bytes of all ranks, in rank order.
 typedef struct ferry_all_gather {
   uint32_t struct_size, version;
   int (*gather)(const void* mine, void* all, size_t bytes, void* context);
@@ -153,11 +152,11 @@ typedef struct ferry_group_options {
   int64_t deadline_ns;  // of each call of the group and its exchanges; 0: 100 s
   const char* name;  // distinguishes groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
-  const char* topology;              // such as "host:2,rank:4"; NULL: as found
-  // Called every few milliseconds of a wait, by the waiting thread: not 0 ends the wait as a
-  // deadline does, with FERRY_INTERRUPTED, and this rank is the culprit. A program whose signal
-  // handler sets a variable returns it here. Called as long as the group or one of its exchanges
-  // lives; must not call ferry; NULL: waits end at the deadline.
+  const char* topology;              // such as "host:2,rank:4"; NULL: the hosts that are found
+  // Called every few milliseconds of a wait, by the waiting thread. A result other than 0 ends the
+  // wait as a deadline does, with FERRY_INTERRUPTED and this rank as the culprit. It can return a
+  // variable that a signal handler sets. It may be called as long as the group or one of its
+  // exchanges lives, and must not call ferry. NULL: waits end at the deadline.
   int (*interrupted)(void* context);
   void* interrupted_context;  // handed through; may be NULL
 } ferry_group_options;
@@ -177,15 +176,15 @@ typedef struct ferry_config {
   int64_t expert_capacity;       // PADDED: rows per expert; 0: R * max_tokens
   int64_t max_output_row_bytes;  // widest row that combine takes; 0: hidden * 4
   const int32_t* expert_rank;    // [E]: owner of each expert; NULL: contiguous blocks
-  int32_t zero_gaps;             // not 0: rows between experts are zeroed
+  int32_t zero_gaps;             // not 0: rows between experts are set to zero
   int32_t depth;                 // operations in flight, 1 to 16; 0: 2
   int32_t workers;               // threads that move rows for this rank; 0: 1
-  int32_t tp_size;               // tensor parallel ranks that receive the same rows; 0: 1
+  int32_t tp_size;               // tensor-parallel ranks that receive the same rows; 0: 1
   int32_t wire;                  // ferry_wire
   int32_t combine_wire;          // ferry_combine_wire
   int32_t scale_order;           // ferry_scale_order
   int32_t shared_rule;           // ferry_shared_rule
-  int64_t scale_bytes;           // WIRE_NONE: bytes of the caller's own scales of each token
+  int64_t scale_bytes;           // WIRE_NONE: bytes of the caller's scales of each token
   int32_t num_shared_experts;    // experts that every token goes to, at most 4
   int32_t num_shared_ranks;      // S, the ranks [0, S) that hold them, a multiple of their number
   // Experts without a rank: their ids follow the others, in this order. Combine computes them.
@@ -212,20 +211,20 @@ typedef struct ferry_window {
   uint64_t worst_bytes;     // reserved: all buffers, every token of every rank sent here
 } ferry_window;
 
-// All arrays must stay valid until dispatch_send returns; as `dispatched` of a combine, until
-// combine_recv returns.
+// All arrays must stay valid until dispatch_send returns, or, if this is `dispatched` of a combine,
+// until combine_recv returns.
 typedef struct ferry_dispatch_args {
   uint32_t struct_size, version;
   const void* tokens;          // [T, H]
   int64_t num_tokens;          // T
   int64_t hidden;              // H
-  int64_t tokens_pitch_bytes;  // from one token to the next; 0: dense
+  int64_t tokens_pitch_bytes;  // bytes from one token to the next; 0: dense
   const void* topk_ids;        // [T, K] of topk_ids_type, dense, -1: not sent; NULL with `cached`
   int32_t dtype;               // ferry_data_type of the tokens
   int32_t topk_ids_type;       // ferry_index_type
   int32_t top_k;               // K
   int32_t num_scale_rows;      // of `scales`: 1, or one per expert, shared experts first
-  const float* topk_weights;   // [T, K] float32, travel with the rows; may be NULL
+  const float* topk_weights;   // [T, K] float32, sent with the rows; may be NULL
   const uint8_t* token_mask;   // [T], 0: the token is not sent; may be NULL
   const uint8_t* topk_mask;    // [T, K], 0: the entry is not sent; may be NULL
   const ferry_handle* cached;  // reuse this routing: no ids, no masks, same slots; may be NULL
@@ -235,8 +234,8 @@ typedef struct ferry_dispatch_args {
   const float* scales;
   int64_t num_scale_channels;  // 1 or H
   const void* token_scales;    // [T, scale_bytes], dense; NULL when scale_bytes is 0
-  // [num_logical_experts]: the instance of each that this rank's tokens go to, counted from 0; NULL
-  // unless REPLICA_CHOICE_BY_TABLE.
+  // [num_logical_experts]: for each the instance, counted from 0, that gets this rank's tokens.
+  // NULL unless REPLICA_CHOICE_BY_TABLE.
   const int32_t* replica_table;
   // [num_active_ranks]: the ranks that take part, in the order that numbers them as sources; the
   // same on each of them. NULL: all.
@@ -250,7 +249,7 @@ typedef struct ferry_dispatch_args {
 // its first use.
 typedef struct ferry_received {
   uint32_t struct_size, version;
-  void* owner;       // the library's: keeps the rows; NULL: holds none
+  void* owner;       // set by the library: keeps the rows; NULL: no rows
   void* data;        // [N, H] of dtype, dense; PADDED: [L, capacity, H]
   int64_t num_rows;  // N, gaps and padding included
   int64_t hidden;    // H
@@ -258,7 +257,7 @@ typedef struct ferry_received {
   const int32_t* sources;      // [N, 3]: source rank, token, k; gap rows have rank -1
   const float* weights;        // [N], RANK_MAJOR [N, K]; NULL when no rank gave topk_weights
   const int32_t* topk_ids;     // RANK_MAJOR [N, K]: local expert at its k, else -1; else NULL
-  const ferry_handle* handle;  // valid until release; ferry_handle_keep makes a lasting one
+  const ferry_handle* handle;  // valid until release; ferry_handle_keep makes a copy that lasts
   int32_t dtype;               // ferry_data_type of the wire
   // Scale (row, column) is scale_element_bytes at scales + row * scale_row_stride + column *
   // scale_column_stride; PADDED: row counts inside its expert, experts are scale_section_stride
@@ -276,7 +275,7 @@ typedef struct ferry_received {
 // combine, they may be filled again when ferry_may_write gives 1.
 typedef struct ferry_output_rows {
   uint32_t struct_size, version;
-  void* owner;  // the library's: keeps the rows; NULL: holds none
+  void* owner;  // set by the library: keeps the rows; NULL: no rows
   void* data;   // [num_rows, hidden] of the requested dtype, dense
   int64_t num_rows;
   int64_t hidden;

@@ -32,7 +32,7 @@ enum class StatusCode : std::int32_t {
   kSuccess = 0,
   kNullPointer = 161001,       // a tensor is missing
   kInvalidParameter = 161002,  // a value or type that is wrong on its own, or differs between ranks
-  kRuntimeError = 361001,      // the group broke: a rank died, left, or missed the deadline
+  kRuntimeError = 361001,      // the group broke: a rank died, departed, or missed the deadline
   kTilingError = 561002,  // values that do not fit together, or memory, or another rank refused
 };
 
@@ -48,7 +48,7 @@ struct [[nodiscard]] Result {
 FERRY_EXPORT StatusCode status_code(Code code) noexcept;
 
 struct CommunicatorOptions {
-  std::string group_ep = {};  // the names that Attributes must give
+  std::string group_ep = {};  // the names that Attributes must have
   std::string group_tp = {};
   int workers = 1;  // threads that move rows for this rank, the caller included
 };
@@ -62,7 +62,7 @@ class FERRY_EXPORT Communicator {
   // A group of ep * max(tp, 1) ranks; rank ep_rank * tp + tp_rank.
   explicit Communicator(Group group, CommunicatorOptions options = {});
 
-  // For ferry's own modules.
+  // Only for ferry's own modules.
   const std::shared_ptr<internal::ExchangeCache>& cache() const noexcept { return cache_; }
 
  private:
@@ -78,10 +78,10 @@ FERRY_EXPORT Result moe_distribute_combine(const Communicator& communicator,
 FERRY_EXPORT Result moe_distribute_combine_add_rms_norm(const Communicator& communicator,
                                                         const CombineAddRmsNormArgs& args) noexcept;
 
-// Replace a call whose arguments a front above this one refuses: the other ranks get kPeerRejected
-// with the message of `why`, which is returned. `args` has the part of the call that could be read,
-// which selects the exchange that the other ranks use: the attributes, and the extents of x
-// (expand_x) and expert_ids, 0 where unknown.
+// Call in place of an operator whose arguments a front above this one refuses. The other ranks get
+// kPeerRejected with the message of `why`, and this rank gets `why`. `args` has the part of the
+// call that could be read: the attributes, and the extents of x (expand_x) and expert_ids, 0 where
+// unknown. It selects the exchange that the other ranks use.
 FERRY_EXPORT Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& args,
                                     const Status& why) noexcept;
 FERRY_EXPORT Result refuse_combine(const Communicator& communicator, const CombineArgs& args,
@@ -97,8 +97,8 @@ FERRY_EXPORT std::int64_t max_rows(const DispatchArgs& args);
 FERRY_EXPORT Result workspace_bytes(const DispatchArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result workspace_bytes(const CombineArgs& args, WindowBytes& bytes) noexcept;
 
-// For the operators' first stage: the same, and the checks of a call that need neither its data nor
-// the other ranks: which tensors are given, their shapes and types.
+// For the operators' first stage: does the same, and checks which tensors are given, their shapes
+// and types. These checks need neither the data nor the other ranks.
 FERRY_EXPORT Result check(const DispatchArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result check(const CombineArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result check(const CombineAddRmsNormArgs& args, WindowBytes& bytes) noexcept;

@@ -42,7 +42,7 @@ struct Attributes {
   std::string_view group_tp = {};  // the communicator's; used when tp_world_size > 1
   std::int64_t tp_world_size = 0;  // 0 and 1: none; rank = ep_rank_id * tp_world_size + tp_rank_id
   std::int64_t tp_rank_id = 0;
-  std::int64_t expert_shard_type = 0;  // 0: shared-expert ranks are the first ones
+  std::int64_t expert_shard_type = 0;  // 0: the first ranks hold the shared experts
   std::int64_t shared_expert_num = 1;  // ignored when there are no shared-expert ranks
   std::int64_t shared_expert_rank_num = 0;
   // ep times the largest Bs of any rank in any call; 0: all ranks have the same Bs.
@@ -59,12 +59,13 @@ struct DispatchArgs {
   Rows x = {};                                 // (Bs, H)
   Matrix<const std::int32_t> expert_ids = {};  // (Bs, K); -1: not sent
   // quant_mode 1: (1, 1), (1, H) or (shared + moe, 1 or H). 2: the same, or nothing. 0: (Bs, n) of
-  // the caller's own, which travel with the tokens to dynamic_scales.
+  // the caller, which are sent with the tokens to dynamic_scales.
   Matrix<const float> scales = {};
   Matrix<const std::uint8_t> x_active_mask = {};    // (Bs) or (Bs, K), any pattern
-  Matrix<const float> expert_scales = {};           // (Bs, K): weights that travel with the rows
+  Matrix<const float> expert_scales = {};           // (Bs, K): weights that are sent with the rows
   std::span<const std::int32_t> elastic_info = {};  // (4 + 2 * ep)
-  // (ep), inout: the largest wait for each source so far, microseconds; the caller clears it.
+  // (ep), input and output: the largest wait for each source so far, in microseconds; the caller
+  // clears it.
   std::span<std::int64_t> performance_info = {};
 
   // Outputs; empty ones are not written. One of expand_x and received must be given.
@@ -76,7 +77,7 @@ struct DispatchArgs {
   std::span<std::int32_t> ep_recv_counts = {};           // (max(tp, 1) * localE * ep)
   std::span<std::int32_t> tp_recv_counts = {};           // (max(tp, 1))
   std::span<float> expand_scales = {};                   // (max(tp, 1) * A)
-  // Instead of the copy: the rows where they arrived, with their metadata.
+  // In place of the copy in expand_x: the rows where they arrived, with their metadata.
   Received* received = nullptr;
 };
 

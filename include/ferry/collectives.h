@@ -19,9 +19,9 @@ class CollectivesState;
 }
 
 struct CollectivesOptions {
-  // The deadline of each call that names none; 0: the deadline of the group.
+  // The deadline of each call that gives none; 0: that of the group.
   std::chrono::nanoseconds deadline{0};
-  // The memory of each rank through which its data pass, in chunks; equal on all ranks.
+  // Bytes of the window of each rank, through which data are moved in chunks. Equal on all ranks.
   std::int64_t window_bytes = std::int64_t{2} << 20;
 };
 
@@ -45,19 +45,19 @@ class FERRY_EXPORT Collectives {
   // Collective. Throws Error on all ranks when one of them is refused memory, or the options
   // differ.
   explicit Collectives(const Group& group, const CollectivesOptions& options = {});
-  // Takes the place of the constructor on a rank that cannot call it: throws `why` here, and
-  // Error(kPeerRejected) on the other ranks.
+  // Call in place of the constructor on a rank that cannot call it. Throws `why` on this rank, and
+  // Error(kPeerRejected) on the others.
   static void refuse(const Group& group, const Status& why);
 
   int rank() const;
   int size() const;
 
   // Sends in_counts[r] elements to each rank r, in rank order in `in`, and receives out_counts[r]
-  // from each. in_counts[r] of a rank equals out_counts of rank r for it.
+  // from each. in_counts[r] on this rank must equal out_counts[this rank] on rank r.
   [[nodiscard]] Status all_to_all_v(const void* in, Counts in_counts, void* out, Counts out_counts,
                                     DataType dtype, Deadline deadline = {}) noexcept;
   // Every rank receives the `count` elements of each rank, in rank order. counts[r] is the `count`
-  // of rank r. `in` may be its place in `out`.
+  // of rank r. `in` may be this rank's part of `out`.
   [[nodiscard]] Status all_gather_v(const void* in, std::int64_t count, void* out, Counts counts,
                                     DataType dtype, Deadline deadline = {}) noexcept;
   // Rank r receives counts[r] elements: its block of `in`, reduced over all ranks. `out` may be
@@ -67,27 +67,27 @@ class FERRY_EXPORT Collectives {
   // `out` may equal `in`, here and in reduce.
   [[nodiscard]] Status all_reduce(const void* in, void* out, std::int64_t count, DataType dtype,
                                   ReduceOp op, Deadline deadline = {}) noexcept;
-  // `out` counts on the root only, and may be null elsewhere.
+  // `out` is used on the root only, and may be null on other ranks.
   [[nodiscard]] Status reduce(const void* in, void* out, std::int64_t count, DataType dtype,
                               ReduceOp op, int root, Deadline deadline = {}) noexcept;
   [[nodiscard]] Status broadcast(void* data, std::int64_t count, DataType dtype, int root,
                                  Deadline deadline = {}) noexcept;
   // The root receives counts[r] elements of each rank r, in rank order; `in` of this rank has
-  // counts[rank], and may be its place in `out`. `out` counts on the root only.
+  // counts[rank] elements, and may be their part of `out`. `out` is used on the root only.
   [[nodiscard]] Status gather_v(const void* in, void* out, Counts counts, DataType dtype, int root,
                                 Deadline deadline = {}) noexcept;
-  // Rank r receives its counts[r] elements of the root's `in`, which counts on the root only. `out`
-  // may be these.
+  // Rank r receives its counts[r] elements of the root's `in`, which is used on the root only.
+  // `out` of the root may be its part of `in`.
   [[nodiscard]] Status scatter_v(const void* in, void* out, Counts counts, DataType dtype, int root,
                                  Deadline deadline = {}) noexcept;
   [[nodiscard]] Status barrier(Deadline deadline = {}) noexcept;
 
-  // Takes the place of a collective call on a rank that cannot make it: returns `why` here, and
-  // kPeerRejected on the other ranks.
+  // Call in place of a collective on a rank that cannot make it. Returns `why` on this rank, and
+  // kPeerRejected on the others.
   [[nodiscard]] Status refuse(const Status& why) noexcept;
 
   // Messages of one rank to another with one tag arrive in order. send returns when the message has
-  // been copied; that of a small message does not wait for the receiver. A message of another size
+  // been copied; for a small message it does not wait for the receiver. A message of another size
   // or type than the receiver expects is kMismatch at the receiver, and stays for the next recv.
   [[nodiscard]] Status send(const void* data, std::int64_t count, DataType dtype, int peer,
                             std::int64_t tag, Deadline deadline = {}) noexcept;

@@ -16,17 +16,17 @@ namespace ferry {
 // ReplicaChoice, rank r is the r-th of DispatchArgs::active_ranks where they are given.
 enum class SharedRule : std::uint8_t {
   kByRank,   // rank r, shared expert j: rank r % G + j * G, G = num_ranks / num_experts (CANN V2)
-  kByToken,  // one shared expert: a rank deals its tokens out in S runs, run i with
+  kByToken,  // one shared expert: a rank divides its tokens into S runs, run i with
              // (i+1+r)*T/S - (i+r)*T/S of them; a shared rank keeps its own (CANN V1)
 };
 
 // Experts, on ranks of their own, that every active token goes to, unweighted. A token is active
-// when its mask is not 0 and one of its entries is neither masked nor -1, whatever expert that
-// entry names. The row of shared expert j has k = K + j.
+// when its mask is not 0 and at least one of its entries is neither masked nor -1; the entry may
+// name any expert. The row of shared expert j has k = K + j.
 struct SharedExperts {
   int num_experts = 0;  // at most 4
-  int num_ranks = 0;    // S, a multiple of num_experts: ranks [0, S); routed experts start behind
-                        // them unless expert_rank says otherwise
+  int num_ranks = 0;  // S, a multiple of num_experts: ranks [0, S); routed experts are on the ranks
+                      // after them unless expert_rank says otherwise
   SharedRule rule = SharedRule::kByRank;
 };
 
@@ -68,7 +68,7 @@ struct AlgorithmChoice {
   std::string reason;  // one sentence, with numbers
 };
 
-// What another node returns to the source of a token (docs/numerics.md).
+// The data that another node returns to the source of a token (docs/numerics.md).
 enum class NodeSums : std::uint8_t {
   kRowType,  // the sum of its rows there, rounded to their type
   kFp32,     // the sum in float32
@@ -111,16 +111,17 @@ struct ExchangeConfig {
   Wire wire = Wire::kNone;
   CombineWire combine_wire = CombineWire::kNone;
   ScaleOrder scale_order = ScaleOrder::kRowMajor;
-  // kNone: bytes of the caller's own scales that travel with each token, as they are.
+  // kNone: bytes of the caller's scales that are sent unchanged with each token.
   std::int64_t scale_bytes = 0;
   SharedExperts shared = {};
   SpecialExperts special = {};
   Replicas replicas = {};
-  // Tensor parallel ranks that receive the same rows, 1 to 8: rank r has tp_rank r % tp_size in its
+  // Tensor-parallel ranks that receive the same rows, 1 to 8: rank r has tp_rank r % tp_size in its
   // group of tp_size neighbours, and is rank r / tp_size of the expert-parallel domain of that
   // tp_rank. Each domain dispatches its own tokens. Every rank of a group receives the rows of all
   // its domains: inside each expert those of its own domain first, then those of the next tp_rank
-  // (cyclic). Combine adds the rows of a group, rounded to their type, before they travel.
+  // (cyclic). Combine adds the rows of a group, and rounds the sum to their type, before it is
+  // sent.
   int tp_size = 1;
 
   // Between nodes.

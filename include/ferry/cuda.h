@@ -43,14 +43,14 @@ class FERRY_EXPORT Handle {
   explicit operator bool() const noexcept { return route_ != nullptr; }
 
   std::int64_t num_tokens() const noexcept;
-  // Rows received, gaps and padding included. -1 while the host does not have it: the dispatch did
-  // not wait for counts, and its kernels have not written them yet.
+  // Rows received, gaps and padding included. -1 while the host does not know the number: the
+  // dispatch did not wait for counts, and its kernels have not written them yet.
   std::int64_t num_rows() const noexcept;
   // Host copies, empty while num_rows() is -1: [L].
   std::span<const std::int64_t> tokens_per_expert() const noexcept;
   std::span<const std::int64_t> aligned_tokens_per_expert() const noexcept;
 
-  // In device memory, written by the dispatch: as in ferry::Handle.
+  // The same counts as in ferry::Handle, in device memory. The dispatch writes them.
   const std::int64_t* device_tokens_per_expert() const noexcept;          // [L]
   const std::int64_t* device_aligned_tokens_per_expert() const noexcept;  // [L]
   const std::int64_t* device_expert_offsets() const noexcept;             // [L + 1]
@@ -81,10 +81,10 @@ struct DispatchArgs {
 // (ExchangeConfig::depth), whose rows take their place. Rows and metadata as in ferry::Received.
 struct Received {
   void* data = nullptr;  // [num_rows, H], dense; kPadded: [L, C, H]
-  // Gaps and padding included; where the host did not wait for counts, the most that can come.
+  // Gaps and padding included. If the host did not wait for counts, the largest possible number.
   std::int64_t num_rows = 0;
   std::int64_t hidden = 0;
-  DataType dtype = DataType::kBf16;       // of the wire
+  DataType dtype = DataType::kBf16;       // the type of the wire
   const std::int32_t* sources = nullptr;  // [num_rows, 3]: source rank, token, k
   // [num_rows], kRankMajor [num_rows, K]; null where no topk_weights were given.
   const float* weights = nullptr;
@@ -127,9 +127,9 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
-  // Halves: send issues the work that needs no row of another rank, recv the rest, maybe on another
-  // stream that waits for the first. One dispatch and one combine may be between their halves. A
-  // send that returns an error ends the operation: no recv follows.
+  // Halves: send issues the work that needs no row of another rank, recv the rest. They may use
+  // different streams, if that of recv waits for that of send. One dispatch and one combine may be
+  // between their halves. A send that returns an error ends the operation: no recv follows.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status dispatch_recv(Stream stream) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args) noexcept;
@@ -140,19 +140,19 @@ class FERRY_EXPORT Exchange {
   // stream, once the receive half of the combine before was issued (docs/cuda.md).
   void* outputs() const;
 
-  // The first error that kernels have met since the last check, if any: it does not wait for them.
-  // After a rejected call, a mismatch or a lack of capacity, all ranks get the error and the
-  // exchange stays usable. After a rank died, left or missed the group's deadline, the exchange
-  // stays broken.
+  // The first error that kernels have found since the last check, if there is one. Does not wait
+  // for kernels. After a rejected call, a mismatch or a lack of capacity, all ranks get the error
+  // and the exchange stays usable. After a rank died, departed or missed the group's deadline, the
+  // exchange stays broken.
   [[nodiscard]] Status check() noexcept;
-  // Waits for the work that was issued, then check().
+  // Waits for the work that was issued, then does what check() does.
   [[nodiscard]] Status finish() noexcept;
 
   const ExchangeConfig& config() const;
   int device() const;
   int num_local_experts() const;       // L
   std::int64_t row_capacity() const;   // rows that this rank can receive
-  std::uint64_t device_bytes() const;  // of this rank's window
+  std::uint64_t device_bytes() const;  // device memory of this rank's window
   // True when another rank is a thread of this process and uses this device: calls then wait on the
   // host until that rank has made its call (docs/cuda.md).
   bool shares_device() const;

@@ -86,23 +86,23 @@ struct ScaleRows {
   std::int64_t num_channels = 0;
 };
 
-// A number of the caller's own that travels with a call, such as a digest of settings on which its
-// ranks must agree. ferry neither reads nor compares it.
+// A number that the caller gives with a call, such as a digest of settings on which its ranks must
+// agree. All ranks get the numbers of all. ferry neither reads nor compares them.
 struct Digests {
   std::uint64_t mine = 0;  // not 0 where `all` is given
-  // Those of the active ranks, in their order, 0 of a rank that refused. Written by dispatch_send,
-  // skip and combine_recv (or combine_send), whatever their outcome, and by refuse_dispatch and
-  // refuse_combine, equally on all active ranks. Not written when a rank did not come, or names
-  // other active ranks. The vector must live until the operation has ended.
+  // The numbers of the active ranks, in their order; 0 for a rank that refused. dispatch_send, skip
+  // and combine_recv (or combine_send) write them, with any outcome, and so do refuse_dispatch and
+  // refuse_combine, equally on all active ranks. They are not written when a rank made no call, or
+  // names other active ranks. The vector must live until the operation has ended.
   std::vector<std::uint64_t>* all = nullptr;
 };
 
 // Pointers of the arguments of dispatch and combine: null means that an array is not given. For an
-// array without elements any other address is enough; where T is 0, null is one too.
+// array without elements any address that is not null will do; if T is 0, null is allowed too.
 struct DispatchArgs {
   Rows tokens = {};                          // [T, H]
   TopkIds topk_ids = {};                     // [T, K]; leave empty when `cached` is given
-  const float* topk_weights = nullptr;       // [T, K]; travel with the rows; may be null
+  const float* topk_weights = nullptr;       // [T, K]; sent with the rows; may be null
   const std::uint8_t* token_mask = nullptr;  // [T]; 0: the token is not sent
   const std::uint8_t* topk_mask = nullptr;   // [T, K]; 0: the entry is not sent
   Handle cached = {};                        // reuse this routing: no ids, no counts, same slots
@@ -121,7 +121,8 @@ struct DispatchArgs {
   std::span<const int> active_ranks = {};
   Digests digests = {};
 
-  // The ranks that take part, as active_ranks: those of the cached handle unless others are named.
+  // The ranks that take part, in the form of active_ranks: those of the cached handle, unless
+  // active_ranks names others.
   std::span<const int> chosen_ranks() const noexcept {
     return active_ranks.empty() ? cached.active_ranks() : active_ranks;
   }
@@ -241,7 +242,7 @@ struct CombineArgs {
   }
 };
 
-// Names an operation between its two halves.
+// Identifies an operation between its two halves.
 struct Operation {
   std::uint64_t number = 0;  // 0: none
 };
@@ -257,8 +258,8 @@ struct OperationTimes {
     std::int64_t end_ns = 0;
   };
   std::vector<Span> spans;
-  // [R]: time this rank waited for each source; sources are checked in order from the next rank on,
-  // so a wait is counted for the first that was late.
+  // [R]: time that this rank waited for each source. Sources are checked in order, beginning with
+  // the next rank, so a wait counts for the first source that was late.
   std::vector<std::int64_t> wait_ns;
   // Dispatch: whether this rank wrote its rows with streaming stores, and whether that was a trial
   // of one of the two kinds (docs/decisions/streaming_stores.md).
@@ -307,21 +308,22 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status dispatch_recv(Operation operation, Received& received) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status combine_recv(Operation operation) noexcept;
-  // Between the halves of a dispatch: the memory that dispatch_recv will return, without its
-  // weights; its contents are kept. kCapacity when dispatch_recv will copy the rows, because too
-  // many views are alive.
+  // Call between the halves of a dispatch: returns the memory that dispatch_recv will return,
+  // without the weights. dispatch_recv changes only its contents. kCapacity when dispatch_recv will
+  // copy the rows, because too many views are alive.
   [[nodiscard]] Status dispatch_memory(Operation operation, Received& received) noexcept;
-  // The same, without waiting: ready[e] is true when all rows of local expert e are there. The
-  // receive half must still be called, and returns the status of the dispatch.
+  // Call between the halves of a dispatch, does not wait: ready[e] is true when all rows of local
+  // expert e have arrived. The receive half must still be called, and returns the status of the
+  // dispatch.
   [[nodiscard]] Status ready_experts(Operation operation, std::vector<bool>& ready) noexcept;
   // True when the receive half would not wait.
   bool poll(Operation operation) noexcept;
 
   // Replaces a dispatch or combine whose arguments a front refuses: the other ranks get
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
-  // error that broke the group. `active_ranks` are those of the call (chosen_ranks): ranks that no
-  // set can have, such as {-1}, say that they are not known, and then this rank waits for nobody.
-  // A rank that is not active refuses for itself alone, without a wait. `digests` (may be null): as
+  // error that broke the group. `active_ranks` are those of the call (chosen_ranks): invalid ranks,
+  // such as {-1}, mean that they are not known, and then this rank waits for no rank. A rank that
+  // is not active refuses for itself alone, without a wait. `digests` (may be null): as
   // Digests::all.
   [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
                                        std::vector<std::uint64_t>* digests = nullptr) noexcept;
@@ -349,7 +351,7 @@ class FERRY_EXPORT Exchange {
 
   const ExchangeConfig& config() const;
   int num_local_experts() const;     // L
-  WindowBytes window_bytes() const;  // of this rank; `expected` is what is committed now
+  WindowBytes window_bytes() const;  // of this rank; `expected` is committed now
   ExchangeStats stats() const;
   // The bytes that this rank sent to other groups of each level of the topology, from the outermost
   // to the nodes: the last equals ExchangeStats::link_row_bytes and link_bytes. Empty on one node.

@@ -27,17 +27,18 @@ FERRY_EXPORT uint32_t ferry_abi_version(void);
 
 // ---- errors and names
 
-// The last call of this thread that returned another code than FERRY_OK: its message, which names
-// values, limits and after a wait the missing ranks; and the rank that caused it, or -1 when none
-// can be named. Valid until the next such call of this thread, or its end; copy what must last
-// longer. "" and -1 before the first. Messages are cut at 2047 bytes.
+// The message of the last call of this thread that did not return FERRY_OK, and the rank that
+// caused the error, or -1 when none can be named. The message names values, limits and after a wait
+// the missing ranks. It is valid until the next such call of this thread, or the end of the thread.
+// Before the first error they are "" and -1. Messages are cut at 2047 bytes.
 FERRY_EXPORT const char* ferry_last_error_message(void);
 FERRY_EXPORT int32_t ferry_last_error_rank(void);
 // Sets the last error of this thread and returns `code`. For libraries that build on this one, such
 // as libferry_plan.
 FERRY_EXPORT ferry_code ferry_set_last_error(ferry_code code, const char* message, int32_t rank);
 
-// Stable lower-case names, such as "peer_rejected", "bf16"; static text, "unknown" for no such one.
+// Stable lower-case names, such as "peer_rejected", "bf16", as static text; "unknown" for a number
+// without a name.
 FERRY_EXPORT const char* ferry_code_name(int32_t code);
 FERRY_EXPORT const char* ferry_data_type_name(int32_t data_type);
 FERRY_EXPORT const char* ferry_layout_name(int32_t layout);
@@ -46,11 +47,12 @@ FERRY_EXPORT const char* ferry_combine_wire_name(int32_t combine_wire);
 
 // 1 when the next call on the group can succeed after this code.
 FERRY_EXPORT int32_t ferry_code_group_usable(int32_t code);
-// Bytes of one element; 0 for no such type.
+// Bytes of one element; 0 for a number that is not a type.
 FERRY_EXPORT size_t ferry_element_bytes(int32_t data_type);
 
 // ---- groups: the ranks that exchange tokens, as processes of one host or threads of one process
-// `options` may be NULL. Creation is collective; a rank that does not come is FERRY_TIMEOUT.
+// `options` may be NULL. Creation is collective; if a rank does not take part, it ends with
+// FERRY_TIMEOUT.
 
 // Reads FERRY_ADDR (with FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
 FERRY_EXPORT ferry_code ferry_group_from_environment(const ferry_group_options* options,
@@ -75,9 +77,9 @@ FERRY_EXPORT ferry_code ferry_run_threads(int32_t size,
                                           ferry_code (*body)(ferry_group* group, void* context),
                                           void* context, const ferry_group_options* options);
 
-// Leaves the group and frees the object; NULL is fine. Local, immediate: ranks that later wait for
-// this one get FERRY_PEER_LOST, exchanges of the group FERRY_CLOSED; received rows and handles stay
-// valid.
+// Leaves the group and frees the object; NULL has no effect. Local, returns at once. Ranks that
+// later wait for this one get FERRY_PEER_LOST, and calls of the group's exchanges FERRY_CLOSED.
+// Received rows and handles stay valid.
 FERRY_EXPORT void ferry_group_destroy(ferry_group* group);
 
 FERRY_EXPORT int32_t ferry_group_rank(const ferry_group* group);  // -1 for NULL
@@ -86,7 +88,7 @@ FERRY_EXPORT int32_t ferry_group_size(const ferry_group* group);  // -1 for NULL
 // set". Valid as long as the group; NULL for NULL.
 FERRY_EXPORT const char* ferry_group_launcher(const ferry_group* group);
 FERRY_EXPORT const char* ferry_group_reason(const ferry_group* group);
-// 0 after a rank died, left, or missed a deadline (a new group is then needed), and for NULL.
+// 0 after a rank died, departed, or missed a deadline (a new group is then needed), and for NULL.
 FERRY_EXPORT int32_t ferry_group_usable(const ferry_group* group);
 
 // Collective. Waits until every rank has called it.
@@ -103,8 +105,8 @@ FERRY_EXPORT ferry_code ferry_group_all_gather(ferry_group* group, const void* m
 // group if `group` is destroyed first, but is closed then.
 FERRY_EXPORT ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* config,
                                               ferry_exchange** exchange);
-// Local, immediate; NULL is fine. Operations between their halves are given up. Received rows,
-// output rows and handles stay valid.
+// Local, returns at once; NULL has no effect. Operations between their halves end without their
+// receive half. Received rows, output rows and handles stay valid.
 FERRY_EXPORT void ferry_exchange_destroy(ferry_exchange* exchange);
 
 // The bytes of an exchange of `config` on `num_ranks` ranks; no group is needed.
@@ -169,7 +171,7 @@ FERRY_EXPORT ferry_code ferry_output_rows_release(ferry_output_rows* outputs);
 // released.
 FERRY_EXPORT ferry_code ferry_may_write(ferry_exchange* exchange, const void* rows, int32_t* may);
 
-// A handle of its own, that outlives the received rows, for any number of combines and cached
+// Makes a copy of a handle that outlives the received rows, for any number of combines and cached
 // dispatches of its exchange; ferry_handle_free frees it, and takes NULL. The caller must not free
 // ferry_received.handle.
 FERRY_EXPORT ferry_code ferry_handle_keep(const ferry_handle* handle, ferry_handle** kept);

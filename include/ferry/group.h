@@ -18,9 +18,9 @@ namespace internal {
 class GroupState;
 }
 
-// A caller's own all-gather, used at creation, once, or twice where ranks are on several hosts:
-// every rank gives `bytes` bytes at `mine` and finds the bytes of all ranks, in rank order, at
-// `all` when it returns true.
+// A caller's own all-gather, called while the group is made: once, or twice if the ranks are on
+// several hosts. Every rank gives `bytes` bytes at `mine`. When it returns true, `all` has the
+// bytes of all ranks, in rank order.
 using AllGather = std::function<bool(const void* mine, void* all, std::size_t bytes)>;
 
 struct GroupOptions {
@@ -37,12 +37,12 @@ struct GroupOptions {
   // group.
   std::string name = {};
   // Levels of the group, such as "host:2,rank:4" (Topology::parse), equal on all ranks; empty:
-  // FERRY_TOPOLOGY, else as found. Ranks of different hosts of it use the network even where they
-  // could share memory.
+  // FERRY_TOPOLOGY, else the hosts that are found. Ranks of different hosts in it use the network
+  // even if they could share memory.
   std::string topology = {};
 };
 
-// Where a group came from: the launcher that was found in the environment, and the reason.
+// How a group was found: the launcher in the environment, and the reason.
 struct GroupOrigin {
   std::string launcher;  // "torchrun", "openmpi", "hydra", "pmix", "slurm", "address", "threads",
                          // "callback"
@@ -91,14 +91,14 @@ class FERRY_EXPORT Group {
   // bytes.
   [[nodiscard]] Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
-  // False after a rank died, left, or missed a deadline; a new group is then needed.
+  // False after a rank died, departed, or missed a deadline; a new group is then needed.
   bool usable() const noexcept;
 
-  // Leaves the group: local, immediate. Ranks that later wait for this one get kPeerLost at once.
-  // Received rows and handles stay valid. The last copy's destructor does the same.
+  // Leaves the group. Local, returns at once. Ranks that later wait for this one get kPeerLost at
+  // once. Received rows and handles stay valid. The last copy's destructor does the same.
   void destroy() noexcept;
 
-  // For ferry's own modules.
+  // Only for ferry's own modules.
   const std::shared_ptr<internal::GroupState>& state() const noexcept { return state_; }
 
  private:

@@ -17,12 +17,12 @@ namespace ferry {
 // The input of one expert of this rank: all its rows of this batch, n > 0.
 struct ExpertRows {
   int expert = 0;      // local
-  Rows rows = {};      // [n, H], dense, of the wire's type; source rank, then token
-  Scales scales = {};  // of these rows, where they have any
-  // [n, H], dense, of out_type, to be written in this call; combine reads it in place, on other
-  // ranks maybe after Layer::run has returned
+  Rows rows = {};      // [n, H], dense, of the wire's type, ordered by source rank, then token
+  Scales scales = {};  // of these rows, if they have scales
+  // [n, H], dense, of out_type, to be written in this call. Combine reads it in place, and other
+  // ranks may still do so after Layer::run has returned
   void* out = nullptr;
-  std::shared_ptr<const void> pin = {};  // keeps the memory of both
+  std::shared_ptr<const void> pin = {};  // keeps the memory of rows and results
 };
 // Computes experts, one or more, in ascending order.
 using Experts = std::function<void(std::span<const ExpertRows>)>;
@@ -51,14 +51,15 @@ class FERRY_EXPORT Layer {
   // Collective. Throws as Exchange does, and Error(kInvalidArgument) for a layout other than
   // kExpertMajor.
   Layer(const Group& group, const ExchangeConfig& config);
-  // For an exchange that exists and may have other users. Throws for the same reasons; local.
+  // Makes a layer on an existing exchange, which may have other users. Throws for the same reasons.
+  // Local.
   explicit Layer(Exchange exchange);
 
-  // Collective. Each expert with rows is computed in one call. Each call of `compute` has all
-  // experts whose rows have come since the previous one, while rows of others may still be on their
-  // way. Results equal those of dispatch, all experts and combine one after the other, bit for bit.
-  // A call of `compute` that throws ends run() on all ranks, within the group's deadline, on this
-  // rank as kInvalidArgument with the exception's text; the layer stays usable.
+  // Collective. Each expert with rows is computed in one call. Each call of `compute` gets all
+  // experts whose rows have arrived since the previous call, while rows of others may still be
+  // missing. Results equal those of dispatch, all experts and combine one after the other, bit for
+  // bit. If `compute` throws, run() ends on all ranks within the group's deadline, on this rank
+  // with kInvalidArgument and the exception's text. The layer stays usable.
   [[nodiscard]] Status run(const LayerArgs& args, const Experts& experts) noexcept;
 
   Exchange& exchange() noexcept { return exchange_; }

@@ -41,10 +41,10 @@ struct FERRY_EXPORT Machine {
     double gb_s = 0;  // of each link
     double latency_us = 0;
     double issue_us = 0;    // the sender's time for a message; messages are issued one by one
-    std::string port = {};  // shared by all links of the kind at a rank; empty: none
+    std::string port = {};  // the port that all links of the kind at a rank share; empty: none
     std::vector<std::array<double, 2>> curve = {};  // {bytes of a message, GB/s}, ascending
     std::string source = {};
-    int line = 0;  // in the text of the machine; 0: not from a text
+    int line = 0;  // line in the text of the machine; 0: not from a text
   };
 
   // A limit that the links of a kind share at a rank, or at a group of `level`.
@@ -96,19 +96,19 @@ struct FERRY_EXPORT Machine {
     Copying dispatch, combine;
     int processors = 0;  // 0: one for each rank
     Caches caches = {};
-    double network_gb_s = 0;  // of the processors, for bytes between nodes; 0: unlimited
+    double network_gb_s = 0;  // rate of the processors for bytes between nodes; 0: unlimited
     bool together = false;    // all nodes are simulated on one host and share its processors
-    double flag_ns = 0;       // from one core to another when the costs were measured; 0: unknown
+    double flag_ns = 0;       // from one core to another at the calibration; 0: unknown
     std::string source = {};
   };
 
-  std::string name;  // of the preset or file, for reports
+  std::string name;  // name of the preset or file, for reports
   Topology tree = {};
-  std::vector<Link> links = {};  // empty: the tree's own links
+  std::vector<Link> links = {};  // empty: the links of the tree
   std::vector<Port> ports = {};
   std::vector<Engine> engines = {};
   Host host = {};
-  double memory_gb = 0;   // of a rank, 0: unknown
+  double memory_gb = 0;   // memory of a rank; 0: unknown
   double contention = 1;  // factor for communication while the rank computes
 
   // A preset ("ubbv2:2@port10"), the text of a topology ("host:2@12.5GB/s,rank:4"), or several
@@ -150,7 +150,7 @@ struct Workload {
     int pp = 1;             // stages
     int layers = 1;         // MoE layers of all stages
     int micro_batches = 1;  // of exchange.max_tokens each
-    double compute_us = 0;  // of a layer and micro-batch, without communication
+    double compute_us = 0;  // compute time of a layer for a micro-batch
 
     std::int64_t stage_layers() const noexcept { return (std::int64_t{layers} + pp - 1) / pp; }
   };
@@ -195,7 +195,7 @@ struct Span {
 struct Prediction {
   std::string strategy;
   double dispatch_us = 0, combine_us = 0;
-  // Lower bounds for any order of messages over the ways of the strategy.
+  // Lower bounds of the times, for any order of messages over the ways of the strategy.
   double dispatch_bound_us = 0, combine_bound_us = 0;
   // Upper bound of a dispatch and its combine; pair_us() where they were simulated.
   double at_most_us = 0;
@@ -215,8 +215,8 @@ struct Prediction {
 
 struct Plan {
   std::vector<Prediction> predictions;  // the best first
-  // Memory of a rank for the exchange, whatever the strategy: window_bytes() of its configuration.
-  // 0: a note has the reason why such an exchange is refused.
+  // Memory of a rank for the exchange, with any strategy: window_bytes() of its configuration. 0:
+  // the exchange is refused, for the reason in a note.
   WindowBytes window = {};
   std::string sentence;            // the reason why the first is the best
   std::vector<std::string> notes;  // assumptions behind the figures

@@ -19,7 +19,7 @@ enum class Code : std::uint8_t {
   kMismatch,  // ranks called different operations, or with different settings; the group is usable
   kCapacity,  // more rows than the caller's fixed capacity, or memory was refused; the group is
               // usable
-  kPeerLost,  // a rank died or left; the group is broken
+  kPeerLost,  // a rank died or departed; the group is broken
   kTimeout,   // a rank did not arrive before the deadline; the group is broken
   kBroken,    // the group broke earlier
   kClosed,    // the group or exchange was destroyed

@@ -29,7 +29,7 @@ class FERRY_EXPORT Topology {
   // whose position in its group differs in these bits.
   struct SecondWay {
     int mates_xor = 0;
-    double bandwidth_gb_s = 0;  // of one link; 0: as those of the first way
+    double bandwidth_gb_s = 0;  // rate of one link; 0: that of the first way
 
     bool operator==(const SecondWay&) const = default;
   };
@@ -39,14 +39,14 @@ class FERRY_EXPORT Topology {
   struct Link {
     double bandwidth_gb_s = 0;  // 1e9 bytes/s of one link, in each direction
     double latency_us = 0;      // of a small message from one group to another
-    int count = 1;  // equal links of a group; its ranks share them out in runs (Topology::link_of)
-    int mates_xor = 0;  // bits in which the positions of mates differ, as such links join them
-    // Mates, where links join other ranks: positions in the group above, each with one mate in
-    // every sibling group. Empty: mates have equal positions.
+    int count = 1;      // equal links of a group; consecutive ranks share one (Topology::link_of)
+    int mates_xor = 0;  // bits in which the positions of mates differ
+    // Pairs of mates, for links that follow no rule: positions in the group above, each with one
+    // mate in every sibling group. Empty: no pairs.
     std::vector<std::array<int, 2>> mates = {};
     std::optional<SecondWay> second_way = {};
 
-    // The bandwidth of a link of each way together.
+    // The bandwidth of one link of each way, added up.
     double total_gb_s() const noexcept;
     // The part of the tokens that takes the second way, so that both ways need the same time.
     double second_share() const noexcept;

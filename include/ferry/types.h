@@ -40,7 +40,7 @@ enum class ReduceOp : std::uint8_t {
 
 enum class IndexType : std::uint8_t { kInt32, kInt64 };
 
-// How received rows lie (see docs/window_layout.md for the exact order).
+// The order of received rows (docs/window_layout.md).
 enum class Layout : std::uint8_t {
   kRankMajor,    // [N, H], one row per distinct (token, this rank), ordered by source rank, token
   kExpertMajor,  // [P, H], one row per (token, local expert), ordered by local expert, source rank,
@@ -53,10 +53,10 @@ enum class Layout : std::uint8_t {
 enum class Wire : std::uint8_t {
   kNone,
   kInt8,        // a float32 scale per row; smooth scales if given
-  kInt8Static,  // the caller's scales; none travel
+  kInt8Static,  // the caller's scales; none are sent
   kFp8,         // a float32 scale per 128 channels
   kFp8Pow2,     // the same, rounded up to a power of two
-  kFp8Ue8m0,    // its exponent only, four to an int32
+  kFp8Ue8m0,    // only its exponent, four in an int32
 };
 
 // The encoding of rows in combine. Lossy, for each row by itself; the sum is in float32.
@@ -67,7 +67,7 @@ enum class CombineWire : std::uint8_t {
   kLogfmt10,      // 10 bits an element in blocks of 128
 };
 
-// How the scales of received rows lie.
+// The layout of the scales of received rows.
 enum class ScaleOrder : std::uint8_t {
   kRowMajor,     // [rows, scales]
   kColumnMajor,  // [scales, rows], columns start at multiples of 16 bytes
