@@ -1,4 +1,4 @@
-// Sets of active ranks that change between nodes: with them the ways of messages change, so flags
+// Sets of active ranks that change between nodes: the paths of messages change with them, so flags
 // of one set might overtake rows of another.
 #include <gtest/gtest.h>
 

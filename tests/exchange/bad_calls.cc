@@ -1,5 +1,4 @@
-// The bad call and what follows it, on every rank. Called by bad_input_test.cc and
-// bad_features_test.cc; calls the seat.
+// Makes the bad call and the calls after it, on every rank.
 #include "bad_calls.h"
 
 namespace ferry::test {

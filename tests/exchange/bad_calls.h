@@ -1,5 +1,5 @@
-// One bad call between good ones: what the offender and the others must be told, and that the next
-// call works. Used by bad_input_test.cc and bad_features_test.cc.
+// One bad call between good ones: the errors that its rank and the other ranks must get, and a next
+// call that must work.
 #pragma once
 
 #include <functional>

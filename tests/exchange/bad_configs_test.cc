@@ -1,5 +1,5 @@
-// Configurations that cannot be: each is an error that names the value and the limit, and the group
-// works after.
+// Invalid configurations: each is an error that names the value and the limit, and the group stays
+// usable.
 #include <gtest/gtest.h>
 
 #include <limits>

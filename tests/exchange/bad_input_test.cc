@@ -1,5 +1,5 @@
-// Bad calls: each is an error whose message names the value and the limit; the other ranks learn
-// who was refused and why; the next call works.
+// Bad calls: each is an error whose message names the value and the limit; the errors of the other
+// ranks name the refused rank and the reason; the next call works.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
-// Bad use of the objects: handles and buffers of elsewhere, too much in flight, fixed capacities,
-// destroyed groups. Each is an error, and the group works after where there still is one.
+// Wrong uses of the objects: handles and buffers of other exchanges, too many operations in flight,
+// fixed capacities, destroyed groups. Each is an error, after which the group, if it still exists,
+// is usable.
 #include <gtest/gtest.h>
 
 #include <optional>

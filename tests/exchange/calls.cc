@@ -1,4 +1,4 @@
-// A rank's memory for one call of a scenario, and the comparison of what came out with the oracle.
+// A rank's memory for one call of a scenario, and the comparison of its results with the oracle.
 #include <cstring>
 
 #include "player.h"

@@ -1,6 +1,6 @@
 // The inputs and outputs that a real CANN run of MoeDistributeDispatch printed: 2 ranks, 32
-// experts, what rank 0 gave and got. K is not known; every one that gives distinct ids in each
-// token fits. Used by cann_golden_test.cc and by tests/oracle.
+// experts, the inputs and outputs of rank 0. K is not known; any K with which the ids of each token
+// are distinct is possible.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // The conformance suite: every output of random scenarios equals the oracle bit for bit. The tests
-// are in conformance.cc; each program that includes this says for which ranks and seeds they run.
+// are in conformance.cc; each program that includes this file sets the ranks and seeds for which
+// they run.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The conformance suite with ranks as threads; ThreadSanitizer runs it, but for the count of
+// The conformance suite with ranks as threads; ThreadSanitizer runs it, except for the count of
 // features.
 #include "conformance.h"
 

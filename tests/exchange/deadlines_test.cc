@@ -1,5 +1,5 @@
 // What ends a wait: one deadline for all waits of a call, in which time that the whole job was
-// stopped does not count; and an interruption, which is nobody else's fault.
+// stopped does not count; and an interruption, for which no other rank is named.
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -1,5 +1,5 @@
-// Ranks that do not do the same: other shapes, another operation, a skipped call, other settings.
-// All are told who, and the group works after, unless somebody never came.
+// Ranks whose calls differ: other shapes, another operation, a skipped call, other settings. The
+// errors on all ranks name the rank, and the group stays usable, unless a rank made no call.
 #include <gtest/gtest.h>
 
 #include "base/clock.h"

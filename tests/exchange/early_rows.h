@@ -1,5 +1,5 @@
-// For tests of tokens that are reduced while others wait: choices of experts that make some of them
-// early, and which rows of the result are there while a combine waits.
+// For tests of tokens that are reduced early: choices of experts with which some tokens can be
+// reduced early, and the rows of the result that are written while a combine waits.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Between nodes, tokens whose sums have come are reduced while those of others are under way.
+// Between nodes, tokens whose sums have arrived are reduced while sums of other tokens are in
+// flight.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Tokens whose rows have all been published are reduced while another rank still computes, and how
-// such a combine ends is what it would be without that.
+// Tokens whose rows have all been published are reduced while another rank still computes, and the
+// combine has the outcome that it would have without early tokens.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,5 +1,5 @@
 // Ranks that die or stop in each phase, as real processes hit by real signals: the others name the
-// rank and the phase, in time, nobody hangs, and nothing is left behind.
+// rank and the phase in time, no rank hangs, and no memory or file remains.
 #include <gtest/gtest.h>
 #include <signal.h>
 

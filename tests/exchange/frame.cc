@@ -1,4 +1,4 @@
-// Running ranks as threads or forked processes, and telling the test what each of them said.
+// Runs ranks as threads or forked processes, and collects the errors of each for the test.
 #include "frame.h"
 
 #include <gtest/gtest.h>

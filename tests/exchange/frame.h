@@ -1,5 +1,5 @@
 // The frame of the exchange tests: N ranks as threads or as real processes run one body; a rank
-// fails by throwing, and the test reports what every rank said.
+// fails by throwing, and the test reports the errors of all ranks.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// The comparisons of the frame: what they say, and that they say it only where something differs.
+// The comparisons of the frame: their messages, and no message where nothing differs.
 #include <gmock/gmock.h>
 
 #include <array>

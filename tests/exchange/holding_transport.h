@@ -1,5 +1,4 @@
-// HoldingTransport: a transport that keeps some messages back for a while, so that flags may
-// overtake them.
+// HoldingTransport: a transport that delays some messages, so that flags may overtake them.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,6 @@
 // ferry::Layer: the results of the three calls bit for bit, in one batch and in two; which experts
-// are called together, and before all rows are there; calls that throw, and ranks that die in one.
+// are called together, also before all rows have arrived; calls that throw, and ranks that die in a
+// call.
 #include "ferry/layer.h"
 
 #include <fmt/ranges.h>

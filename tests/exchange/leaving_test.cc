@@ -1,4 +1,5 @@
-// How a group ends: a rank that leaves owes nothing, and no rank waits for a timer.
+// The end of a group: a rank that leaves has sent everything that others wait for, and no rank
+// waits for a timer.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// How many messages an exchange takes between nodes, of which each costs both sides a system call;
-// and how many bytes of rows it counts.
+// The number of messages of an exchange between nodes, each of which costs both sides a system
+// call, and the bytes of rows that it counts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

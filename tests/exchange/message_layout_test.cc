@@ -1,5 +1,5 @@
-// The bytes of messages between nodes: what is written is read, and bytes that were cut off or made
-// up are refused or stay inside what they may name.
+// The bytes of messages between nodes: written values are read again, and truncated or forged bytes
+// are refused or name only valid places.
 #include "exchange/internode/message_layout.h"
 
 #include <gmock/gmock.h>

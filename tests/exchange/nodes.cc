@@ -1,4 +1,4 @@
-// Splitting the ranks of a test in nodes.
+// Splits the ranks of a test into nodes.
 #include "nodes.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Playing a scenario: the order of operations is drawn from the scenario's seed (equal on all
-// ranks), everything that a rank may decide alone is drawn from the seed and its rank.
+// Plays a scenario. The order of operations is drawn from the scenario's seed, which is equal on
+// all ranks; everything that a rank may decide alone is drawn from the seed and its rank.
 #include "player.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Ranks that pass on for others, or are passed on to: where they die, leave early or are away, as
-// processes. What they pass on is checked by the conformance suite.
+// Ranks that pass on messages, or receive passed-on ones, and die, leave early or are away, as
+// processes. The conformance suite checks the data that they pass on.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// What the operating system refuses one rank: all ranks are told, and the next call works. Ranks
-// are processes, as most of these refusals are of a whole process.
+// Resources that the operating system refuses to one rank: all ranks get an error, and the next
+// call works. Ranks are processes, as most of these refusals concern a whole process.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>

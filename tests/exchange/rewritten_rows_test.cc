@@ -1,6 +1,6 @@
 // When rows of the window that combine reads in place may be written again: Exchange::may_write,
-// and the rule of docs/gotchas.md that needs no call. Rows that may be written are, with bytes that
-// no result has.
+// and the rule of docs/gotchas.md that needs no call. The tests overwrite rows that may be written,
+// with bytes that no result has.
 #include <gtest/gtest.h>
 
 #include <array>

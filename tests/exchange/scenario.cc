@@ -1,5 +1,5 @@
-// Drawing scenarios: who sends what where, for some rounds. Every choice is made here and in
-// scenario_config.cc and scenario_combine.cc, in a fixed order, from one seed.
+// Draws scenarios: the tokens and ids of every rank, for some rounds. Every choice is made here and
+// in scenario_config.cc and scenario_combine.cc, in a fixed order, from one seed.
 #include "scenario.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Scenario: a random configuration, the inputs of every rank for some rounds, and what the oracle
-// says must come out. All of it follows from one seed, and is made before the ranks start. player.h
-// plays it on a group.
+// Scenario: a random configuration, the inputs of every rank for some rounds, and the results of
+// the oracle. All of it follows from one seed, and is made before the ranks start. player.h plays
+// it on a group.
 #pragma once
 
 #include <cstdint>

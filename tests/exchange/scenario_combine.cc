@@ -1,4 +1,5 @@
-// Drawing combines: expert rows for what a round received, and what each rank adds to its tokens.
+// Draws combines: expert rows for the received rows of a round, and the values that each rank adds
+// to its tokens.
 #include "scenario_combine.h"
 
 #include <algorithm>

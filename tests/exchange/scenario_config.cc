@@ -1,5 +1,5 @@
-// Drawing a configuration: each feature in some share of the scenarios, and with each other
-// wherever the contract allows.
+// Draws a configuration: each feature occurs in a share of the scenarios, and together with each
+// other feature where the contract allows it.
 #include "scenario_config.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a scenario is, in words, and which features of the contract it has.
+// Describes a scenario as text, and lists the features of the contract that it has.
 #include <algorithm>
 #include <sstream>
 #include <string>

@@ -1,5 +1,5 @@
-// Seat: one rank's place at an exchange, for tests that say step by step what each rank does. Every
-// step is checked against the oracle.
+// Seat: one rank of an exchange, for tests that give the steps of each rank one by one. Every step
+// is checked against the oracle.
 #pragma once
 
 #include <gtest/gtest.h>

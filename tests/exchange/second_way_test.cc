@@ -1,5 +1,5 @@
-// Two ways between the same nodes: rows and sums take both, and whoever waits for a rank waits for
-// what came by each.
+// Two ways between the same nodes: rows and sums take both, and a wait for a rank is a wait for its
+// data on each way.
 #include <gtest/gtest.h>
 
 #include "holding_transport.h"

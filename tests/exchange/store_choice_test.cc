@@ -1,4 +1,5 @@
-// StoreChoice: what it tries, what it keeps, and what it says of sizes that were not tried.
+// StoreChoice: the stores that it tries, that it keeps, and that it chooses for sizes that were not
+// tried.
 #include "exchange/workers/store_choice.h"
 
 #include <gtest/gtest.h>

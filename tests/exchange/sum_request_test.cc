@@ -1,5 +1,5 @@
-// Sum requests as no mate of a job sends them: a way answers with nothing, or ignores them.
-// And who sums: all workers.
+// Sum requests that no mate of a job sends: a way replies with no sums, or ignores them. Valid
+// requests: all workers sum.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Real signals at chosen moments. One trap at a time in a process.
+// Sends real signals at chosen moments. A process has one trap at a time.
 #include "victim.h"
 
 #include <dirent.h>

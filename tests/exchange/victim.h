@@ -1,5 +1,5 @@
-// What happens to a rank in the fault tests: it stops or dies by a real signal at a chosen moment,
-// and the world outside (memory, /dev/shm) is looked at before and after.
+// The fault of a rank in the fault tests: it stops or dies by a real signal at a chosen moment.
+// Memory and /dev/shm are compared before and after.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// What a stranger may send to the port where ranks meet: frames, hellos, failures, and the parts of
-// a handshake.
+// The bytes that a stranger may send to the port where ranks meet: frames, hellos, failures, and
+// the parts of a handshake.
 #include <sys/socket.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Messages between the nodes of a Collectives: calls, steps, data of windows, pieces of messages
-// and what was taken of them, as any network may bring them. Each is written down in a segment that
+// and the pieces that were taken, as any network may bring them. Each is written to a segment that
 // ends where its layout ends. Then the rings are walked as a receiver does. Input: {kind, from,
 // flags}, the number as a distance from where the ring of the sender ends or in 8 bytes, the bytes
 // of the body, body.

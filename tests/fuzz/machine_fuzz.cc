@@ -1,4 +1,4 @@
-// The text of a machine: what is read is said again in the same words.
+// The text of a machine: a machine that was read is written as a text that gives the same machine.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,7 +1,6 @@
-// What ranks hear from each other as they meet: the answers of collectives, where ranks are,
-// process ids, sizes and problems, what they would make; and the frames in which it comes, sealed
-// or not, from a peer that says anything at any time. Input: texts, each behind two bytes of its
-// length.
+// The texts that ranks receive while they meet: replies of collectives, places of ranks, process
+// ids, sizes, problems, descriptions of objects. Also the frames around them, sealed or not, from a
+// peer that sends anything at any time. Input: texts, each after two bytes with its length.
 #include <sys/socket.h>
 
 #include <cstdint>

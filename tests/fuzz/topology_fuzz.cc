@@ -1,4 +1,5 @@
-// The text of a topology: what is read is said again in the same words.
+// The text of a topology: a topology that was read is written as a text that gives the same
+// topology.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// The units of messages between nodes: rows with their destinations, the formats and the terms of
-// sums. What is read is written again, and must be the same bytes.
+// The units of messages between nodes: rows with their destinations, the formats and the summands
+// of sums. A unit that was read is written again, and must have the same bytes.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

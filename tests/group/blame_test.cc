@@ -1,4 +1,4 @@
-// Who is named when a wait fails: one row for each thing that a waiting rank may see.
+// The rank that is named when a wait fails: one row for each state that a waiting rank may see.
 #include "group/blame.h"
 
 #include <gtest/gtest.h>

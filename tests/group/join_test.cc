@@ -1,6 +1,6 @@
 // How a new group finds its rendezvous: topology, secret, and a caller's own all-gather, on one
-// host and across what ferry takes for several (user namespaces: processes that may not share
-// memory).
+// host, and across user namespaces, which ferry treats as several hosts because processes in them
+// may not share memory.
 #include "group/join.h"
 
 #include <fmt/format.h>

@@ -3,8 +3,8 @@
 //   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
 // With a place to stop at it prints "stopped" there and goes on with the next line of its input.
 // SIGINT interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
-// MESSAGE". With FERRY_TEST_CHILD it forks a child that stays, whatever becomes of the rank, as
-// long as its host.
+// MESSAGE". With FERRY_TEST_CHILD it forks a child that outlives the rank, and lives as long as its
+// host.
 #include <fmt/format.h>
 #include <unistd.h>
 

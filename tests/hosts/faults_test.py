@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What goes wrong between two hosts of two ranks each, in each phase: a cable cut, a rank killed or missing, packets
-lost. Whoever waits for a rank of the other host is told in time, by the right name, and nothing is left behind.
-Called by ctest with the program faults_rank as its first argument; exit code 77 where there are no hosts."""
+"""Faults between two hosts of two ranks each, in each phase: a cable is cut, a rank is killed or missing, packets are
+lost. A rank that waits for a rank of the other host gets an error in time, which names the right rank, and nothing
+remains. Called by ctest with the program faults_rank as its first argument; exit code 77 where there are no hosts."""
 
 import os
 import re

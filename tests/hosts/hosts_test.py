@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The test bench itself: hosts are apart where they have to be and joined where they have to be, and nothing of them
-is left. Called by ctest; exit code 77 where there are no hosts."""
+"""Tests hosts.py itself: what hosts must share is shared, everything else is separate, and nothing of the hosts
+remains. Called by ctest; exit code 77 where there are no hosts."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the network does to a job between two hosts of two ranks each: strangers at UCX's ports, packets lost for
-seconds in the middle of the way, and forked children that outlive a rank. Called by ctest with the programs
-faults_rank and ferry; exit code 77 where there are no hosts."""
+"""A job on two hosts of two ranks each, on a bad network: strangers at UCX's ports, packets lost for seconds, and
+forked children that outlive a rank. Called by ctest with the programs faults_rank and ferry; exit code 77 where there
+are no hosts."""
 
 import json
 import os

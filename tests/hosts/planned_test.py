@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What `ferry plan` says of two hosts whose cables are slow is what `ferry bench` measures there: no exchange is faster
-than its bound, and the algorithms come in the order that was predicted. `ferry doctor --calibrate --hosts` finds the
-rate of the cables. Called by ctest with the ferry program; exit code 77 where there are no hosts."""
+"""`ferry plan` for two hosts with slow cables agrees with the measurements of `ferry bench` there: no exchange is
+faster than its bound, and the algorithms come in the order that was predicted. `ferry doctor --calibrate --hosts` finds
+the rate of the cables. Called by ctest with the ferry program; exit code 77 where there are no hosts."""
 
 import json
 import subprocess

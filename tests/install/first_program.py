@@ -1,4 +1,4 @@
-"""What a new installation must run with nothing but Python: memoryviews in and out, two ranks, the command line.
+"""A program that a new installation must run with Python alone: memoryviews in and out, two ranks, the command line.
 Run by tests/python/test_wheel.py and scripts/check_install.sh."""
 
 import subprocess

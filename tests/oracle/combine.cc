@@ -1,7 +1,7 @@
-// The oracle's combine: for each token, the rows that the dispatch placed for it and the terms that
-// its own rank computes, summed in the order of docs/numerics.md, between nodes in two steps.
-// Called by tests and by `ferry bench --check`; calls routing.cc, rows.cc and
-// wire.cc, nothing of the engine but the scalar conversions.
+// The oracle's combine: for each token, the rows that the dispatch placed for it and the summands
+// that its own rank computes, summed in the order of docs/numerics.md, between nodes in two steps.
+// Called by tests and by `ferry bench --check`; calls routing.cc, rows.cc and wire.cc, nothing of
+// the engine but the scalar conversions.
 #include <algorithm>
 #include <map>
 #include <span>

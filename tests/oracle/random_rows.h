@@ -1,5 +1,5 @@
-// Rows of floats that look for trouble: each row has a character of its own, from ordinary values
-// to raw bits, and now and then a NaN or an infinity. Used by the parts of vectors_test.cc.
+// Rows of floats with difficult values: each row has its own kind of values, from ordinary ones to
+// random bits, and sometimes a NaN or an infinity.
 #pragma once
 
 #include <cstdint>

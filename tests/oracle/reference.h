@@ -1,6 +1,6 @@
-// The oracle: dispatch and combine as the slow obvious loops of docs/numerics.md, seeing all ranks'
-// inputs at once. Every test compares with it bit for bit. It shares no code with the engine but
-// the scalar conversions of kernels.h and the public types.
+// The oracle: dispatch and combine as the slow obvious loops of docs/numerics.md, over the inputs
+// of all ranks. Every test compares with it bit for bit. It shares no code with the engine but the
+// scalar conversions of kernels.h and the public types.
 #pragma once
 
 #include <array>

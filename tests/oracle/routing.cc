@@ -1,5 +1,5 @@
-// The oracle's routing: who takes part, which experts each member has, and where every entry of
-// every token goes. Called by dispatch.cc and combine.cc; calls nothing.
+// The oracle's routing: the ranks that take part, the experts of each member, and the destination
+// of every entry of every token.
 #include <algorithm>
 
 #include "oracle/rows.h"

@@ -1,5 +1,4 @@
-// The oracle's order of rows: which entries become rows of a rank, and where. Called by
-// dispatch.cc and combine.cc; calls nothing.
+// The oracle's order of rows: which entries become rows of a rank, and at which places.
 #include "oracle/rows.h"
 
 #include <algorithm>

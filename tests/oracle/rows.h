@@ -1,5 +1,5 @@
-// What the two halves of the oracle share: where each entry of a token goes, and the rows that a
-// rank receives, in order. Used by reference*.cc only.
+// Shared by the oracle's dispatch and combine: the destination of each entry of a token, and the
+// rows that a rank receives, in order.
 //
 // A "member" is an expert-parallel rank that takes part: the i-th active rank, or with tp_size P
 // the group of the ranks i * P to i * P + P - 1. Where the contract says "rank" it means members.

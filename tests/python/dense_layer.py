@@ -1,4 +1,5 @@
-"""One process that computes every token with every expert: the reference of ferry.torch; and the layer held to it."""
+"""One process that computes every token with every expert: the reference of ferry.torch; and a comparison of the layer
+with it."""
 
 import itertools
 from dataclasses import dataclass

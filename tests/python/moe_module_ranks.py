@@ -1,5 +1,5 @@
-"""What the ranks of test_moe_module.py run: the layer used as any torch.nn.Module is used, beside a dense layer of all
-experts in this process."""
+"""Functions that the ranks of test_moe_module.py run: the layer in the uses of a torch.nn.Module, compared with a dense
+layer of all experts in this process."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-// What a run is, drawn from its seed.
+// Draws the case of a run from its seed.
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
-// Choices: where the chance of a simulated run comes from. Drawn from a seed, or enumerated: every
-// run that leaves the ordinary course a few times at most.
+// Choices: the source of the random choices of a simulated run. They are drawn from a seed, or
+// enumerated: then every run with at most a few disturbances is made.
 #pragma once
 
 #include <cstddef>

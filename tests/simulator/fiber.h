@@ -1,5 +1,5 @@
-// Fiber: a function with a stack of its own that can be left in the middle and gone on with. All
-// fibers run on one thread. Called by simulation.cc.
+// Fiber: a function with its own stack, which can be suspended and resumed. All fibers run on one
+// thread.
 #pragma once
 
 #include <ucontext.h>

@@ -1,8 +1,8 @@
 // Kernel: the processes, descriptors and sockets that the ranks of a simulation see. Each rank is a
 // process of its own, each node a host of its own, or all are on one. Connections carry bytes in
-// order, cut anywhere; they take their time, end, and anybody may make one. What the engine calls
-// of Linux while it meets comes here, since its programs are linked with --wrap (system_calls.cc).
-// Made by run.cc; machine.cc keeps its memory in it.
+// order, cut anywhere; they are slow, may end, and strangers may make one too. The calls of Linux
+// that the engine makes while ranks meet end here, since its programs are linked with --wrap
+// (system_calls.cc). machine.cc keeps its memory in it.
 #pragma once
 
 #include <poll.h>

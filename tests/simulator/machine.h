@@ -1,5 +1,5 @@
-// Machine: what the ranks of a simulation share besides time: memory, which it may refuse, and what
-// a process keeps for all its ranks. Each rank is a process of its own. Made by run.cc.
+// Machine: the memory of the ranks of a simulation, which it may refuse, and the state that a
+// process keeps for all its ranks. Each rank is a process of its own.
 #pragma once
 
 #include <cstddef>

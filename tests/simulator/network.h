@@ -1,7 +1,6 @@
-// Network: virtual transports between the ranks of a simulation. Packets take their time, overtake
-// each other, come twice and are cut anywhere; connections are lost, nodes are out of reach for a
-// while, strangers send bytes. It keeps the promises of network/transport.h and no others. Made by
-// run.cc.
+// Network: virtual transports between the ranks of a simulation. Packets are delayed, overtake each
+// other, arrive twice and are cut anywhere; connections are lost, nodes are unreachable for a
+// while, strangers send bytes. It guarantees only what network/transport.h promises.
 #pragma once
 
 #include <cstdint>

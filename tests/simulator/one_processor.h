@@ -1,5 +1,5 @@
-// A run must be the same on every machine, and what ferry does depends on how many processors its
-// threads may run on: one, here. Called by simulate.cc and simulator_test.cc.
+// Limits the process to one processor: ferry's behaviour depends on the number of processors on
+// which its threads may run, and a run must be the same on every machine.
 #pragma once
 
 #include <sched.h>

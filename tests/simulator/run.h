@@ -1,5 +1,5 @@
-// One run of a simulation: what is drawn from a seed, and what must be true of it. Called by
-// simulator_test.cc and simulate.cc.
+// One run of a simulation: the case that is drawn from a seed, and the conditions that must hold in
+// it.
 //   case.cc       what is drawn         run.cc        the ranks, and the fault
 //   verdict.cc    what must be true
 #pragma once

@@ -1,5 +1,5 @@
-// simulate <seed>: one run with its trace, and what its ranks were told. simulate <first> <count>:
-// many; each that goes wrong is told with the command that replays it. FERRY_LOG says more.
+// simulate <seed>: one run with its trace, and the errors of its ranks. simulate <first> <count>:
+// many runs; each that fails is printed with the command that replays it. FERRY_LOG prints more.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Simulation: ranks as fibers on one thread, and virtual time. A rank runs until it yields or
 // sleeps (machine.cc), which it does in the wait loop of src/group only, or until it loses the
-// processor where it asks for the time. Everything that happens is an event in one queue, so a run
-// follows from its choices. Made by run.cc; used by everything in this folder.
+// processor where it reads the clock. Everything that happens is an event in one queue, so a run
+// follows from its choices.
 #pragma once
 
 #include <cstdint>

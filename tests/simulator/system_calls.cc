@@ -1,6 +1,6 @@
-// What the engine calls of Linux while ranks meet, and of descriptors: the linker's --wrap sends it
-// here (CMakeLists.txt). While no rank of a simulation runs, and for descriptors of this machine,
-// it goes on to Linux. Calls kernel.cc.
+// The system calls that the engine makes while ranks meet, and those on descriptors: the linker's
+// --wrap redirects them here (CMakeLists.txt). While no rank of a simulation runs, and for
+// descriptors of this machine, they are passed on to Linux.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>

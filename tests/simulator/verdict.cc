@@ -1,6 +1,7 @@
-// What must be true of a run, whatever its seed: every output equals the oracle (player.cc), no
-// flag goes back, no call outlasts its deadline and nothing is left behind (run.cc); and here, that
-// an error is told only where there is a reason, soon, and names a rank that is to blame.
+// The conditions that hold in every run: every output equals the oracle (player.cc); no flag goes
+// back, no call outlasts its deadline and nothing remains allocated (run.cc). This file checks that
+// an error is returned only where there is a reason, that it comes soon, and that it names a rank
+// that is to blame.
 #include <algorithm>
 #include <cctype>
 #include <sstream>

@@ -1,4 +1,4 @@
-// The comparison with the oracle in `ferry bench`: silent about a right exchange, and counting
+// The comparison with the oracle in `ferry bench`: it counts no element of a right exchange, and
 // every changed element.
 #include "tools/bench/check.h"
 

@@ -1,4 +1,4 @@
-// Routing of `ferry bench`: what is drawn is legal, reproducible, and as skewed as it says.
+// Routing of `ferry bench`: drawn ids are legal, reproducible, and as skewed as requested.
 #include "tools/bench/routing.h"
 
 #include <gtest/gtest.h>

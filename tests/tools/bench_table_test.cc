@@ -1,4 +1,4 @@
-// What `ferry bench` says in words.
+// The tables and sentences that `ferry bench` prints.
 #include <gmock/gmock.h>
 
 #include "tools/bench/measure.h"

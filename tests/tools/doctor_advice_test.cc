@@ -1,5 +1,5 @@
-// The doctor's advice on invented machines: each rule speaks when it applies and is silent when it
-// does not.
+// The doctor's advice on invented machines: each rule gives its advice when it applies, and only
+// then.
 #include <gmock/gmock.h>
 
 #include "tools/doctor/findings.h"

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""`ferry launch` with real processes: codes, lines, signals, stragglers, and nothing left behind, for ranks of this
-host and for --hosts. Its "hosts" are this one, and ssh is a script that gives the line to a shell; tests/hosts has
-hosts that are apart.
-The first argument is the ferry program."""
+"""`ferry launch` with real processes: exit codes, lines, signals, late ranks, and no process that remains, for ranks of
+this host and for --hosts. All "hosts" are this one, and a script that runs the command in a shell takes the place of
+ssh; tests/hosts has separate hosts. The first argument is the ferry program."""
 
 import os
 import pty

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`ferry topology` as a user runs it: text, JSON, pictures, and lines that are refused.
-Called by ctest with the ferry program as its first argument."""
+"""`ferry topology` as a user runs it: text, JSON, pictures, and refused command lines. Called by ctest with the ferry
+program as its first argument."""
 
 import json
 import os

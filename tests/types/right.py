@@ -1,4 +1,4 @@
-"""What type checkers must see in calls that are right. Checked by scripts/test.sh, step types; never run."""
+"""Right calls and the types that checkers must find in them. Checked by scripts/test.sh, step types; never run."""
 
 from typing import Any
 

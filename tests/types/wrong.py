@@ -1,4 +1,4 @@
-"""Calls that are wrong: each line that says so must be refused by type checkers, and no other. See right.py."""
+"""Wrong calls: type checkers must refuse each line that is marked, and no other. See right.py."""
 
 import ferry
 import numpy as np

@@ -1,5 +1,5 @@
-"""vLLM's server on two hosts, namespaces of this machine, one data parallel rank on each: it says what one rank says.
-Run by make check-vllm."""
+"""vLLM's server on two hosts, namespaces of this machine, one data parallel rank on each: its replies are those of one
+rank. Run by make check-vllm."""
 
 import ctypes
 import sys

@@ -1,4 +1,5 @@
-"""vLLM's server on CPU with data parallel ranks by ferry says what one rank says, over HTTP. Run by make check-vllm."""
+"""vLLM's server on CPU with data parallel ranks by ferry gives the replies of one rank, over HTTP. Run by make
+check-vllm."""
 
 import functools
 import http.client
