@@ -1,6 +1,5 @@
-// What a rank does while a group is made and its links between nodes are not there yet: it stays
-// until all peers that it connects to have replied, so that a firewall is reported then, with the
-// port that it blocks.
+// Waits, while a group is made, until all peers to which this rank connects have replied. So a
+// firewall is reported then, with the port that it blocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,16 +17,16 @@ namespace {
 
 // Pauses between two looks at the connections, and between two rounds in which ranks report them.
 constexpr std::chrono::milliseconds kLook{1}, kLongestLook{20}, kRound{250};
-// So long before the deadline ranks send each other what is missing.
+// The time before the deadline at which ranks report their missing connections to each other.
 constexpr std::chrono::milliseconds kTelling{500};
-constexpr int kTellingPart = 10;  // of the deadline, at most
+constexpr int kTellingPart = 10;  // at most this part of the deadline
 
 constexpr const char* kHint =
     "; does a firewall stop it? UCX_TCP_PORT_RANGE=first-last chooses the ports where UCX listens, "
     "FERRY_SOCKET_IFNAME the interfaces";
 
-// What a rank says of its links: nothing when they are there, else what it does, which peer is
-// missing, and why.
+// A rank's report on its links: empty when all are connected, else one of these states, the missing
+// peer, and the reason.
 constexpr char kWaits = 'w', kGaveUp = 'g', kLost = 'l', kStopped = 's';
 
 std::string report_of(char what, int peer, const std::string& why) {
@@ -43,8 +42,8 @@ Error error_of(int rank, const std::string& report, int size) {
   return {code, fmt::format("rank {}: {}", rank, why), peer >= 0 && peer < size ? peer : rank};
 }
 
-// All ranks decide by the same reports. Throws what one of them that does not wait says: this
-// rank's, else the first.
+// True if no report has a missing link. All ranks read the same reports. If a rank does not wait
+// any more, throws its error: that of this rank, or else that of the first such rank.
 bool all_there(const std::vector<std::string>& reports, int self) {
   const int size = static_cast<int>(reports.size());
   int ended = -1;
@@ -60,8 +59,8 @@ bool all_there(const std::vector<std::string>& reports, int self) {
 
 }  // namespace
 
-// Rounds of an all-gather, so that all ranks end in the same one. `failure`: of this rank's own
-// reach(); the others must learn of it.
+// All-gathers the reports in rounds, so that all ranks end in the same round. `failure`: the error
+// of this rank's reach(), which is sent to the others.
 void GroupState::await_links(const std::optional<Error>& failure, const Deadline& by) {
   const std::int64_t telling_ns =
       std::min<std::chrono::nanoseconds>(kTelling, options_.deadline / kTellingPart).count();
@@ -85,7 +84,7 @@ void GroupState::await_links(const std::optional<Error>& failure, const Deadline
   }
 }
 
-// Empty when all peers that this rank connects to have replied.
+// This rank's report: empty when all peers to which it connects have replied.
 std::string GroupState::missing_links() {
   progress();
   const auto held = lock();

@@ -1,7 +1,7 @@
-// What a group does with several nodes: it connects to its mates, the ranks of the same position in
-// other nodes, sends them the flags that the ranks of their nodes wait for, and writes down the
-// flags that come. The flags of a rank of another node lie here as if that rank had written them,
-// so nothing else needs to know where a rank is.
+// A group on several nodes: this rank connects to its mates in other nodes, sends them the flags
+// for which the ranks of their nodes wait, and writes the flags that arrive to the memory of its
+// own node. There they look as if the ranks of other nodes had written them, so no other code
+// depends on where a rank is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace {
 constexpr std::chrono::seconds kLinger{2};
 constexpr int kLingerSleepUs = 200;
 
-// The own thread: how often it looks again at once, and how long it sleeps. Sleeps are short since
-// a channel also waits for what no packet announces.
+// The progress thread: the number of looks without a pause, and the times of its sleeps. They are
+// short since a channel also waits for events that no packet announces.
 constexpr int kLooks = 50;
 constexpr int kShortestThreadNapUs = 50;
 constexpr int kLongestThreadNapUs = 2000;
@@ -62,14 +62,14 @@ void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
   }
   {
     const auto held = lock();
-    nodes_.progress.open = true;  // from here on a message that is read may get a reply
+    nodes_.progress.open = true;  // from now on messages are read and may get a reply
   }
   if (nodes_.progress.own_thread)
     nodes_.progress.thread = std::jthread([this](const std::stop_token& ending) { live(ending); });
   try {
     await_links(failure, by);
   } catch (...) {
-    end_progress();  // it reads for this object, which is not made
+    end_progress();  // ends the thread, which uses this object, before the object is destroyed
     messages_.reset();
     throw;
   }
@@ -116,9 +116,9 @@ void GroupState::live(const std::stop_token& ending) {
   }
 }
 
-// Connects both ways: to whom this rank sends, and to who sends to it. Where ranks do not do so
-// `together`, one that sends here may leave before it has connected, so it gets a message that says
-// who listens.
+// Connects to the ranks to which this rank sends, and to those that send to it. If the ranks do not
+// call this `together`, a rank that sends to this one may leave before it has connected to it. So
+// it gets a message that says that this rank listens.
 void GroupState::reach(const ForwardingTable& forwarding, bool together) {
   const auto held = lock();
   std::vector<int> peers, senders;
@@ -166,7 +166,8 @@ void GroupState::send(int peer, std::uint8_t kind, std::uint64_t number,
   messages_->send_now(peer, bytes_of(head), body);
 }
 
-// To all ranks that had a message of this one, the mates of smaller sets too (linger).
+// Sends the abort word to all ranks that had a message of this rank, including mates of smaller
+// sets (linger).
 void GroupState::send_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
   {
@@ -178,7 +179,7 @@ void GroupState::send_abort(std::uint64_t word) noexcept {
   move_messages();
 }
 
-// The same, to those that listen and never had a message of this rank.
+// Sends it to ranks that listen and never had a message of this rank.
 void GroupState::send_abort_to_listeners() {
   for (int peer = 0; peer < size_; ++peer) {
     if (!nodes_.listens[peer] || nodes_.reached[peer]) continue;
@@ -196,8 +197,8 @@ bool GroupState::move_messages() {
   }
 }
 
-// In the order in which they came: what a rank did before it left is read before it is known to
-// have left.
+// Messages are read in the order in which they came: the messages of a rank before the one that
+// says that it left.
 bool GroupState::receive_and_send() {
   std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
   std::vector<MessageChannel::Loss> losses;
@@ -247,7 +248,7 @@ void GroupState::read_abort(int from, std::uint64_t word,
   if (AbortWord::code(word) == Code::kClosed)
     nodes_.farewell[from].store(true, std::memory_order_release);  // partner: gone()
   if (flags_->abort(from) != AbortWord::kNone) return;
-  std::memcpy(flags_->slot(from).report, report.data(), report.size() - 1);  // a zero stays last
+  std::memcpy(flags_->slot(from).report, report.data(), report.size() - 1);  // the last stays 0
   flags_->set_abort(from, word);
   ring();
 }
@@ -282,12 +283,12 @@ bool GroupState::all_sent() const {
   return messages_->all_sent() && std::ranges::none_of(nodes_.channels, holds);
 }
 
-// A link that is closed while messages are under way may drop those that have arrived and are not
-// read yet. So a rank that leaves stays until it has passed on what it keeps and what may still
-// come, and every rank that had messages of it has acknowledged the last one or is lost. One that
-// has departed may still pass messages on to ranks of its node, so it acknowledges too, and once it
-// reads no more it acknowledges whatever comes. The limit is for a peer in another process that
-// computes and reads no messages for so long.
+// When a link is closed, messages that have arrived but are not read yet may be lost. So a rank
+// that leaves stays until it has passed on all messages that it keeps or may still get, and every
+// rank that had messages of it has acknowledged the last one or is lost. A rank that has departed
+// may still pass messages on to ranks of its node, so it acknowledges too; when it reads no more,
+// it acknowledges every message in advance. The time limit is for a peer that computes and reads no
+// messages.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
@@ -322,7 +323,7 @@ bool GroupState::raise_sent() {
   return true;
 }
 
-// The connection to a rank that has departed ends too.
+// Also called when the connection to a rank that has departed ends.
 void GroupState::lost(int peer, const std::string& why) {
   log(departed(peer) ? LogLevel::kDebug : LogLevel::kWarn,
       fmt::format("rank {} of another node is lost: {}", peer, why));

@@ -51,16 +51,15 @@ static_assert(std::size(kCounterNames) == kNumCounters);
 
 // The beginning of the segment of a group.
 struct alignas(128) CountersHead {
-  static constexpr std::uint64_t kMagic = 0x31706f7479727266;  // of this layout: "frrytop1"
-  std::atomic<std::uint64_t>
-      magic;            // release when the rest is there; readers are in other processes
-  std::uint64_t group;  // a number that the nodes of a group have in common
+  static constexpr std::uint64_t kMagic = 0x31706f7479727266;  // this layout: "frrytop1"
+  std::atomic<std::uint64_t> magic;  // stored last (release); readers are in other processes
+  std::uint64_t group;               // a number that the nodes of a group have in common
   std::uint64_t num_ranks, rows_offset, row_bytes;
 };
 
-// One rank's row: [kNumCounters] as named above, then [ranks] the nanoseconds that it waited for
-// each; for the network, where its own number is. The rank is the only writer; its exchanges may be
-// used by several threads.
+// One rank's row: the counters that are named above, then [ranks] the nanoseconds that it waited
+// for each rank; the element of the rank itself is for the network. The rank is the only writer;
+// its exchanges may be used by several threads.
 class RankCounters {
  public:
   RankCounters() = default;
@@ -68,7 +67,7 @@ class RankCounters {
       : row_(reinterpret_cast<std::atomic<std::uint64_t>*>(row)) {}
   static std::size_t row_bytes(int num_ranks) noexcept;
 
-  // Modulo 2^64: what does not grow is lowered by adding a negative number.
+  // Modulo 2^64: a counter is lowered by adding a negative number.
   void add(Counter counter, std::uint64_t value) noexcept { add(static_cast<int>(counter), value); }
   void waited(int peer, std::int64_t ns) noexcept {
     add(kNumCounters + peer, static_cast<std::uint64_t>(ns));
@@ -88,7 +87,7 @@ class RankCounters {
 // The rows of a node's ranks, in the process of one of them.
 struct NodeCounters {
   std::shared_ptr<Segment> segment;
-  std::vector<int> ranks;  // of the node
+  std::vector<int> ranks;  // the ranks of the node
 
   const CountersHead& head() const noexcept {
     return *reinterpret_cast<const CountersHead*>(segment->data());

@@ -13,8 +13,9 @@ namespace ferry::internal {
 
 namespace {
 
-// A rank that waits counts on after each sleep, and the longest (SharedFlags::sleep) is a part of
-// the first time. Only a rank that gets no processor meanwhile needs longer to be seen.
+// The time in which a rank that waits is seen to wait: it adds to its counter after each sleep, and
+// the longest sleep (SharedFlags::sleep) is shorter than the first value. Only a rank that gets no
+// processor needs longer.
 constexpr std::chrono::milliseconds kSeenWaiting{10}, kSeenWaitingCrowded{100};
 
 }  // namespace
@@ -72,14 +73,14 @@ bool GroupState::is_blamed_while_waiting(const Await& await, std::uint64_t word)
          await.time->remaining() < await.time->limit() / 2;
 }
 
-// A flag is looked at after its rank was seen gone, as it may have come before the rank went; and
-// an abort word after both.
+// For each rank this reads first whether it is gone, then its flag, then its abort word: a rank may
+// have raised its flag before it went.
 Seen GroupState::look(const Await& await, const std::vector<int>& missing) const {
   Seen seen{.rank = rank_,
             .ranks = std::vector<RankSeen>(size_),
             .saw_waits = false,
             .ranks_pass_messages = !nodes_.progress.own_thread};
-  const bool by_others = await.last_hop && !await.outgoing;  // what leaves takes no such way
+  const bool by_others = await.last_hop && !await.outgoing;  // sent messages have no last hop
   for (int peer = 0; peer < size_; ++peer) {
     RankSeen& one = seen.ranks[peer];
     one.here = here(peer);
@@ -121,14 +122,14 @@ std::vector<int> GroupState::waits_here(const Await& await, int missing) noexcep
   CallTime usual(kSeenWaiting), longest(kSeenWaitingCrowded);
   do {
     progress();
-    account(await, missing, 1);  // it waits itself, for those that look now
+    account(await, missing, 1);  // shows to other ranks that look that this rank waits
     sleep_until_rung(await, missing, 0);
     waits_for = waits_since(before);
   } while (!usual.passed() || (!all_wait() && !longest.passed() && !aborted()));
   return waits_for;
 }
 
-// The same, from what was `waited` before: the rank for which the time has grown most.
+// The same since the times in `waited`: the rank for which the waiting time has grown most.
 std::vector<int> GroupState::waits_since(
     const std::vector<std::vector<std::uint64_t>>& waited) const {
   std::vector<int> waits_for(size_, -1);
@@ -144,8 +145,8 @@ std::vector<int> GroupState::waits_since(
   return waits_for;
 }
 
-// The rank that owes this one what others wait for, and, if `lost`, is lost without having left;
-// -1: none.
+// The rank that has not sent this rank messages for which others wait; with `lost`, one that was
+// lost without departing; -1: there is none.
 int GroupState::owing(bool lost) const noexcept {
   if (!messages_) return -1;
   const auto held = lock();
@@ -164,9 +165,9 @@ int GroupState::owing(bool lost) const noexcept {
   return -1;
 }
 
-// True when nothing more comes from `rank`. For a rank of another node only the rank can know that
-// it sends its control messages to: to others they may still be passed on when it has left, and
-// that it left may be known before they are read.
+// True when nothing more comes from `rank`. For a rank of another node only a rank that gets its
+// control messages directly can know this. To others they may still be passed on after it has left,
+// and they may find out that it left before they have read them.
 bool GroupState::gone(const Await& await, int rank) const noexcept {
   if (here(rank)) return departed(rank) || !rendezvous_->alive(rank);
   if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
@@ -175,9 +176,9 @@ bool GroupState::gone(const Await& await, int rank) const noexcept {
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
-  const bool known = culprit >= 0 && culprit < size_;  // of another rank's word it may be any
+  const bool known = culprit >= 0 && culprit < size_;  // a word of another rank may have any number
   const bool needed = !await.patient() || (known && (*await.needed)[culprit]);
-  const bool interrupted = code == Code::kInterrupted && culprit == rank_;  // it wants no more
+  const bool interrupted = code == Code::kInterrupted && culprit == rank_;  // this rank ends
   if (!needed && !interrupted) return {Code::kTimeout, "", culprit};
   const std::vector<int> missing = missing_ranks(await);
   std::string text =
@@ -216,7 +217,7 @@ std::string GroupState::name_of(int rank) const {
   return pid > 0 ? fmt::format("rank {} (pid {})", rank, pid) : fmt::format("rank {}", rank);
 }
 
-// Another rank may have seen the culprit leave or die before this rank did: then only `code` tells
+// Another rank may have seen the culprit leave or die before this rank does: then only `code` shows
 // that the culprit is lost.
 const char* GroupState::state_of(int rank, Code code) const noexcept {
   if (rank == rank_) return "was given up by another rank";

@@ -26,27 +26,28 @@ std::string named(const std::string& base, const GroupOptions& options) {
 
 constexpr int kMostPort = 65535;
 
-// Texts in records of one size, as all-gathers want them; zeros follow.
+// Writes a text into a field of a record, as all-gathers need records of one size. Zeros follow.
 template <std::size_t kBytes>
 void put(char (&field)[kBytes], const std::string& text) {
   text.copy(field, kBytes - 1);
 }
 
-// Text of a record that anybody may have made: the zero may be missing.
+// The text in a field of a record. A stranger may have made the record, so the zero at its end may
+// be missing.
 template <std::size_t kBytes>
 std::string text_of(const char (&field)[kBytes]) {
   return {field, strnlen(field, kBytes)};
 }
 
 struct Announcement {
-  char name[32];        // made up; rank 0's becomes the group's
-  char identity[223];   // what shares memory (hello.h)
+  char name[32];        // random; that of rank 0 becomes the group's name
+  char identity[223];   // equal on processes that share memory (hello.h)
   std::uint8_t secret;  // 1: has FERRY_SECRET
 };
 
 struct CoordinatorAddress {
   char hosts[512];                   // rank 0's addresses, comma-separated
-  char secret[2 * kNonceBytes + 8];  // made up; empty: FERRY_SECRET counts
+  char secret[2 * kNonceBytes + 8];  // random; empty: FERRY_SECRET is used
   int port;                          // 0: rank 0 could not listen
 };
 
@@ -65,7 +66,7 @@ std::vector<Record> gather(int rank, int size, const AllGather& all_gather, cons
                   rank, sizeof mine));
 }
 
-// Throws unless all ranks have FERRY_SECRET, or none has: one that has it proves it, and to it.
+// Throws unless all ranks have FERRY_SECRET, or none has.
 void check_secrets(const std::vector<Announcement>& all, int rank) {
   const auto differs = std::ranges::find_if(
       all, [&](const Announcement& one) { return one.secret != all[rank].secret; });
@@ -80,8 +81,8 @@ void check_secrets(const std::vector<Announcement>& all, int rank) {
       other);
 }
 
-// Rank 0 listens now, so that the port is its own until the others come. They wait in the
-// all-gather: a failure goes out in place of the hosts.
+// Rank 0 listens now, so that no other process takes the port before the others connect. The others
+// wait in the all-gather: a failure is sent to them in place of the hosts.
 CoordinatorAddress listen_for_others(const std::string& interfaces, bool has_secret,
                                      std::shared_ptr<Descriptor>& listener) {
   CoordinatorAddress mine{};
@@ -100,7 +101,7 @@ CoordinatorAddress listen_for_others(const std::string& interfaces, bool has_sec
   return mine;
 }
 
-// `secret`: FERRY_SECRET. Where there is one, none that comes by the all-gather is taken.
+// `secret`: FERRY_SECRET. If it is set, a secret from the all-gather is not used.
 TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string& group,
                         const std::string& secret) {
   const std::string where = text_of(coordinator.hosts);

@@ -32,9 +32,9 @@ struct JoinAddress {
 std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
                                             const Deadline& deadline);
 
-// Processes with an all-gather of their own, by which they learn where each of them is, and, when
-// that is not one host, rank 0's addresses. The secret is FERRY_SECRET; where no rank has one, rank
-// 0 makes one up, which crosses in the all-gather. Nothing that comes by it is believed further.
+// Processes with an all-gather of their own. By it they gather on which host each of them is, and,
+// if there are several hosts, rank 0's addresses. The secret is FERRY_SECRET; if no rank has one,
+// rank 0 draws one and sends it in the all-gather. No other data of the all-gather is trusted.
 // `by`: the deadline of the join, which begins when all ranks are known.
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
                                                const GroupOptions& options,

@@ -7,7 +7,7 @@ namespace ferry::internal {
 
 class GroupState;
 
-// Between these two, ranks of this process that leave move the messages of `group`.
+// Between these two calls, ranks of this process that are leaving move the messages of `group`.
 void share_progress(GroupState* group);
 void unshare_progress(GroupState* group) noexcept;
 

@@ -27,8 +27,8 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kWriteMs = 1000;                   // between two states of the file
-constexpr std::chrono::seconds kScrapeLimit{1};  // from the connection to the last byte
+constexpr int kWriteMs = 1000;                   // milliseconds between two writes of the file
+constexpr std::chrono::seconds kScrapeLimit{1};  // for a connection, until its last byte is sent
 
 std::string labels(const NodeCounters& node, int rank) {
   return fmt::format("group=\"{:016x}\",rank=\"{}\"", node.head().group, rank);
@@ -72,7 +72,7 @@ Descriptor listen_at(const MetricsPlace& place) {
   return socket;
 }
 
-// One client, until the limit or the end of the job.
+// The connection of one client. It ends at the limit, or at the end of the job.
 class Scrape {
  public:
   Scrape(int listener, int ending)
@@ -80,7 +80,7 @@ class Scrape {
         ending_(ending) {}
 
   void reply(const std::string& text) {
-    char request[4096];  // whatever it is
+    char request[4096];  // it is not read
     if (!client_ || !wait_for(POLLIN) || recv(client_.fd(), request, sizeof request, 0) <= 0)
       return;
     const std::string all = fmt::format(
@@ -108,7 +108,7 @@ class Scrape {
   Deadline limit_ = Deadline::after(kScrapeLimit);
 };
 
-// A file that is new, and no link that another user has put there.
+// Opens a new file, and never a link that another user has made.
 Descriptor new_file(const std::string& path) {
   unlink(path.c_str());
   return Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
@@ -131,7 +131,7 @@ class Exporter {
       : place_(std::move(place)), ending_(eventfd(0, EFD_CLOEXEC)) {
     if (place_.port > 0) listener_ = listen_at(place_);
     if (place_.port == 0 && !write_file()) throw refused(place_, "cannot write");
-    sigset_t all, before;  // signals are for the program's own threads
+    sigset_t all, before;  // signals must be delivered to the program's own threads
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     thread_ = std::thread([this] { live(); });
@@ -171,7 +171,7 @@ class Exporter {
     return metrics_text(nodes_);
   }
 
-  // In one step: a reader sees a whole state.
+  // Renames the file in one step, so that a reader sees a complete file.
   bool write_file() {
     if (place_.port > 0) return true;
     const std::string all = text();
@@ -183,9 +183,9 @@ class Exporter {
 
   const MetricsPlace place_;
   Descriptor ending_, listener_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // protects nodes_
   std::vector<const NodeCounters*> nodes_;
-  std::mutex writing_;  // of the file
+  std::mutex writing_;  // protects the file
   std::thread thread_;
 };
 

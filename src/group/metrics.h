@@ -28,7 +28,7 @@ class Metrics {
   void show(NodeCounters node);
 
  private:
-  std::shared_ptr<Exporter> exporter_;  // of the process, while a group of it has metrics
+  std::shared_ptr<Exporter> exporter_;  // one for the process, as long as a group of it has metrics
   NodeCounters node_;
 };
 

@@ -13,7 +13,7 @@ namespace ferry::internal {
 
 namespace {
 
-// Longest sleep before peers and deadline are looked at.
+// The longest sleep before liveness and deadline are checked again.
 constexpr std::int64_t kSleepNs = 2'000'000;
 constexpr std::size_t kPage = 4096;
 
@@ -44,7 +44,7 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   } catch (const Error& error) {
     problem = error.what();
   }
-  check_no_problem(rendezvous.all_gather(problem, by));  // memory is there for all
+  check_no_problem(rendezvous.all_gather(problem, by));  // all ranks have their memory
   FERRY_CHECK(mine % kPage, ==, 0u);
   segment_->map_in(0, flag_bytes);
   rows_ = segment_->data() + rows;
@@ -82,7 +82,7 @@ void SharedFlags::set_abort(int rank, std::uint64_t word) noexcept {
 
 bool SharedFlags::shares_processor(int rank, int peer) noexcept {
   const int mine = current_processor() + 1;
-  slots_[rank].processor.store(mine, std::memory_order_relaxed);  // publishes nothing else
+  slots_[rank].processor.store(mine, std::memory_order_relaxed);  // it publishes no other memory
   return mine > 0 && slots_[peer].processor.load(std::memory_order_relaxed) == mine;
 }
 

@@ -24,14 +24,15 @@ namespace ferry::internal {
 // `report` says why the rank gave up, and is published by its abort word.
 struct alignas(128) GroupSlot {
   static constexpr std::size_t kReportBytes = 512;
-  static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // of a piece
+  static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // bytes of a piece
   std::atomic<std::uint64_t> barrier;
-  std::atomic<int> processor;  // on which the rank last waited long, and 1; 0: unknown
+  std::atomic<int> processor;  // 1 + the processor of the rank's last long wait; 0: unknown
   alignas(128) char report[kReportBytes];
   std::byte pieces[2][kBytes];
 
-  // What comes with the barrier of this number. While it is read no other is written there: who
-  // writes the next but one has passed a barrier that all readers came to after they had read.
+  // The data that a rank gathers with the barrier of this number. No rank overwrites it before all
+  // have read it: the barrier after the next uses the same memory, and a rank that writes there has
+  // passed a barrier that all readers reached after reading.
   std::byte* piece(std::uint64_t number) noexcept { return pieces[number % 2]; }
 };
 static_assert(sizeof(GroupSlot) == 4096);
@@ -43,7 +44,7 @@ struct AbortWord {
     return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) |
            static_cast<std::uint32_t>(culprit + 1);
   }
-  // What a rank of a group of `size` may say; a word of another node comes over the network.
+  // Whether `word` is valid in a group of `size`. A word of another node comes over the network.
   static bool is_one(std::uint64_t word, int size) noexcept {
     return (word >> 32) > 0 && (word >> 32) <= static_cast<std::uint64_t>(Code::kInterrupted) &&
            culprit(word) >= -1 && culprit(word) < size;
@@ -59,8 +60,8 @@ struct AbortWord {
 
 class SharedFlags {
  public:
-  // Collective. The first of the node's ranks gets the memory for all, every rank that of its
-  // counters; Error on all ranks when one is refused memory, or the metrics that it is to show.
+  // Collective. The first of the node's ranks backs the memory of all, and every rank that of its
+  // counters. Throws Error on all ranks when one is refused memory, or cannot show its metrics.
   // `group`: the same number on all nodes.
   SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks, std::uint64_t group,
               const Deadline& by);
@@ -83,10 +84,11 @@ class SharedFlags {
   void set_abort(int rank, std::uint64_t word) noexcept;
 
   // Whether `peer` cannot raise its flag while `rank`, which calls this, spins: both are on one
-  // processor. The kernel leaves threads there that yield to each other, and moves one that is
-  // woken.
+  // processor. The kernel does not move threads that yield to each other, but it moves a thread
+  // that is woken.
   bool shares_processor(int rank, int peer) noexcept;
-  // Sleeps until the bell of `rank` is rung, or a while, unless `flag` is `value` by now.
+  // Sleeps until the bell of `rank` is rung, but only for a short time. Does not sleep if `flag` is
+  // already `value`.
   void sleep(int rank, const std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept;
   // Wakes those of `ranks` that sleep.
   void ring(std::span<const int> ranks) noexcept;
@@ -94,9 +96,9 @@ class SharedFlags {
  private:
   std::shared_ptr<Segment> segment_;
   int size_;
-  std::byte* rows_;  // of the counters of all ranks
+  std::byte* rows_;  // rows of counters of all ranks
   RankCounters counters_;
-  std::optional<Metrics> metrics_;  // of the first rank of a node
+  std::optional<Metrics> metrics_;  // set on the first rank of a node
   GroupSlot* slots_;
   std::atomic<std::uint64_t>* abort_;
   std::atomic<std::uint32_t>* doorbell_;

@@ -79,13 +79,13 @@ std::uint64_t GroupState::meet_neighbours(const Deadline& by) {
 
 GroupState::~GroupState() {
   leave();
-  if (messages_) end_progress();  // threads that move messages read into what follows
+  if (messages_) end_progress();  // its threads read the members below
   messages_.reset();
 }
 
 void GroupState::leave() noexcept {
   if (verdict_.closed.exchange(true, std::memory_order_acq_rel) || !flags_) return;
-  // The flags raised before come first for whoever sees that this rank left (left).
+  // A rank that sees the abort word also sees all flags that this rank raised before.
   flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
   ring();
   send_abort(flags_->abort(rank_));
@@ -133,7 +133,7 @@ Status GroupState::barrier(std::chrono::nanoseconds limit) noexcept {
   return arrive({}, time);
 }
 
-// `piece`: what goes with it, for the other nodes.
+// `piece`: the data that are sent to other nodes with the barrier.
 Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   const std::uint64_t number = ++num_barriers_;

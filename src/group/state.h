@@ -33,13 +33,13 @@ class CallTime;
 
 // The first bytes of every message between nodes.
 struct MessageHead {
-  std::uint32_t channel;  // 0: the group, else an exchange
-  std::uint8_t kind;      // of the channel's own
-  // For an exchange: the level that it crosses, since its reader passes it on at those further
-  // in, and the rank that it is of.
+  std::uint32_t channel;  // 0: the group, else that of an exchange
+  std::uint8_t kind;      // a number that the channel defines
+  // For an exchange: the level at which the message crosses, since its reader passes it on at the
+  // levels further in, and the rank that it is about.
   std::uint8_t level = 0;
   std::uint16_t source = 0;
-  std::uint64_t number;  // of the operation
+  std::uint64_t number;  // number of the operation
 };
 static_assert(Topology::kMostRanks <= 65536);
 
@@ -56,17 +56,17 @@ struct InMessage {
 struct Channel {
   // Reads one message, in the order in which they come. It sends nothing.
   std::function<void(const InMessage&)> read;
-  // Sends what follows from the messages that were read, and what waited for room or for other
-  // ranks. True when something moved.
+  // Sends the replies to messages that were read, and messages that waited for room or for other
+  // ranks. True if something was sent.
   std::function<bool()> go_on;
   struct Awaited {
-    std::vector<int> owing;     // peers that owe this rank what others wait for
-    std::vector<int> expected;  // messages of these are to come that no flag of a wait covers
+    std::vector<int> owing;     // peers that have not sent data for which others wait
+    std::vector<int> expected;  // peers with more messages, which no awaited flag shows
   };
   // Computed when this rank gives up, to choose the rank that its error names.
   std::function<Awaited()> awaited;
   bool holds = false;                    // keeps messages that others wait for
-  bool done = false;                     // no rank needs it any more
+  bool done = false;                     // no rank needs the channel any more
   std::shared_ptr<void> kept_open = {};  // its owner, until it is done (GroupState::keep_open)
 };
 
@@ -75,8 +75,8 @@ struct Channel {
 struct BetweenNodes {
   explicit BetweenNodes(int size) : lost(size), farewell(size) {}
 
-  // Who moves messages. Nobody does before the group is made, nor after: messages wait in the
-  // network then.
+  // The threads that move messages. Before the group is made and after its end none does: messages
+  // wait in the network then.
   struct Progress {
     mutable std::mutex mutex;
     mutable std::atomic<int> waiting{
@@ -90,13 +90,14 @@ struct BetweenNodes {
   ForwardingTable forwarding;               // of all ranks
   std::vector<bool> reached, acknowledged;  // [ranks]
   std::vector<int> to_acknowledge;  // ranks whose abort word was read since the last progress
-  std::vector<bool> listens;        // [ranks] waits for messages of this one
+  std::vector<bool> listens;        // [ranks] waits for messages of this rank
   std::map<std::uint32_t, Channel*> channels;
   std::uint32_t num_channels = 0;
   std::uint64_t want_sent = 0;
   // Raised to want_sent when everything has been sent (await_sent).
   std::atomic<std::uint64_t> sent{0};
-  // [ranks] its link is lost; it said itself that it departed: set once, release and acquire.
+  // [ranks] whether its link is lost; whether it has sent that it departed. Set once, with release;
+  // read with acquire.
   std::vector<std::atomic<bool>> lost, farewell;
   std::map<int, std::string> why_lost;
 };
@@ -179,14 +180,14 @@ class GroupState {
   // to this rank, whose last messages may come after other ranks have said that it departed.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
-  // Waits until the messages to `mates` have been sent: this rank may not call ferry again for a
-  // while, and must not keep messages that others wait for. `await` has the names for an error.
+  // Waits until the messages to `mates` have been sent, since this rank may not call ferry again
+  // for a while. `await` has the names for an error.
   Status await_sent(Await await, const std::vector<bool>& mates) noexcept;
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept { return reporter() >= 0; }
   // The status of calls on a group that is closed or that some rank has given up on; ok while it is
-  // usable. The first telling of another rank's report has that report's code, phase and culprit.
+  // usable. The first call has the code, phase and culprit of another rank's report.
   Status verdict() noexcept;
   bool usable() const noexcept;
   Status death_here() const noexcept;  // kPeerLost if a rank of this node died unreported; else ok
@@ -232,7 +233,7 @@ class GroupState {
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;
 
-  // The rank whose report counts: the lowest that has given up; -1: none has.
+  // The rank whose report is used: the lowest rank that has given up; -1: none has.
   int reporter() const noexcept;
   bool departed(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
@@ -255,7 +256,7 @@ class GroupState {
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;
 
-  std::optional<SharedFlags> flags_;          // none while the group is made
+  std::optional<SharedFlags> flags_;          // empty while the group is made
   std::unique_ptr<MessageChannel> messages_;  // null on one node
   BetweenNodes nodes_;
   GroupVerdict verdict_;

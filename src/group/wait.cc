@@ -17,8 +17,7 @@ constexpr int kSpins = 2000;  // pauses before the first yield, with a processor
 constexpr int kSpinsCrowded = 20;             // and without
 constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
-// The same where the rank that is waited for may need this processor, to move messages that take
-// longer anyway.
+// The same, if the awaited rank may need this processor to move messages.
 constexpr std::int64_t kYieldCrowdedNetworkNs = 200'000;
 
 // How long a rank that failed may take from the end of its exchange to that of its process: Python
@@ -36,7 +35,7 @@ Status GroupState::wait(const Await& await) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   const bool in_network = messages_ && !nodes_.progress.own_thread;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
-  std::int64_t began_ns = 0, peer_began_ns = 0;  // 0: no wait yet, at all and for this peer
+  std::int64_t began_ns = 0, peer_began_ns = 0;  // of all, and for this peer; 0: none
   std::int64_t calm = 0;                         // turns of the loop since the last flag went up
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
@@ -71,7 +70,7 @@ Status GroupState::wait(const Await& await) {
       calm = 0;
       continue;
     }
-    account(await, peer, now - peer_began_ns);  // onlookers see a wait while it lasts
+    account(await, peer, now - peer_began_ns);  // so that other ranks see the wait before it ends
     peer_began_ns = now;
     sleep_until_rung(await, peer, now - began_ns);
     if (Status status = check(await); !status.ok()) return status;
@@ -79,7 +78,7 @@ Status GroupState::wait(const Await& await) {
   return {};
 }
 
-// What is to leave this rank is the network's doing, whoever it is for.
+// A wait for messages that have not been sent counts for the network, not for their receiver.
 void GroupState::account(const Await& await, int peer, std::int64_t ns) noexcept {
   if (await.wait_ns) (*await.wait_ns)[peer] += ns;
   counters().waited(await.outgoing ? rank_ : peer, ns);

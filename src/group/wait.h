@@ -16,8 +16,8 @@
 namespace ferry::internal {
 
 // The deadline of one call, which all of its waits share. A wait looks at it every few
-// milliseconds. What lies between two looks counts for kLongestLook at most: in a longer time this
-// rank itself did not run (it was stopped, maybe with all others), or it moved rows.
+// milliseconds. The time between two looks counts for at most kLongestLookNs: if it was longer,
+// this rank did not run (it was stopped, maybe with all others), or it moved rows.
 class CallTime {
  public:
   explicit CallTime(std::chrono::nanoseconds limit) noexcept
@@ -49,24 +49,24 @@ struct Await {
   const std::atomic<std::uint64_t>* flags;
   std::size_t stride_bytes;
   std::uint64_t value;
-  CallTime* time;                           // of the call
-  bool crowded;                             // more threads than processors: yield early
-  int per_call = 0;                         // what a call adds to a flag; 0: no message says so
-  const std::vector<bool>* only = nullptr;  // wait for these ranks; null: for all
+  CallTime* time;                                // of the call
+  bool crowded;                                  // more threads than processors: yield early
+  int per_call = 0;                              // what a call adds to a flag; 0: unknown
+  const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
   // [R] of several nodes: the rank that passes each rank's flag on to this node (ForwardingTable);
   // null: the rank itself.
   const std::vector<int>* last_hop = nullptr;
-  // [R] What was sent to each before: raised here when it has left this rank, as it does too
-  // towards a rank that is gone. Null: it is not about that.
+  // [R] For a wait until messages have been sent: the messages to each rank so far. Messages to a
+  // rank that is gone count as sent. Null: another kind of wait.
   const std::vector<MessageChannel::Traffic>* outgoing = nullptr;
-  // [R] The ranks without which this one cannot go on: one of them that is gone breaks the group,
-  // whether its flag is up or not. Otherwise a timeout is a result, the group stays whole, and
-  // those that are gone do not end the wait for the others. Null: it needs all that it waits for.
+  // [R] The ranks that this rank needs. If one of them is gone, the group breaks, even if its flag
+  // is up. If only other ranks are late, the wait returns kTimeout and the group stays usable; if
+  // other ranks are gone, the wait for the rest goes on. Null: all awaited ranks are needed.
   const std::vector<bool>* needed = nullptr;
-  // What this rank can do while flags are missing. Called where it would sleep: by then all others
-  // on this processor have had their turn. Returns the nanoseconds that it took, in which nobody
-  // was waited for; 0: there was nothing to do.
+  // Work that this rank can do while flags are missing. Called where it would sleep: by then all
+  // other ranks on this processor have had their turn. Returns the nanoseconds that it took, which
+  // do not count as waiting; 0: there was nothing to do.
   const std::function<std::int64_t()>* meanwhile = nullptr;
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {
@@ -88,7 +88,7 @@ inline void raise(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcep
   flag.exchange(value, std::memory_order_seq_cst);
 }
 
-// The same for a flag that others may raise as well: the largest value holds.
+// The same for a flag that other ranks may raise too: the largest value is kept.
 inline void raise_to(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept {
   std::uint64_t seen = flag.load(std::memory_order_relaxed);
   while (seen < value && !flag.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) {
