@@ -133,7 +133,7 @@ Status instead(const PyExchange& self, nb::handle active_ranks, const Call& call
 template <auto call>
 void refuse(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
   const Status done = instead(self, active_ranks, [&](Exchange& exchange, const auto& active) {
-    return (exchange.*call)({Code::kInvalidArgument, why}, active);
+    return (exchange.*call)({Code::kInvalidArgument, why}, active, nullptr);
   });
   if (done.code() != Code::kInvalidArgument) check(done);  // raises another error than `why`
 }
