@@ -16,13 +16,30 @@ namespace ferry {
 
 namespace internal {
 class CollectivesState;
-}
+struct MessageState;
+}  // namespace internal
 
 struct CollectivesOptions {
   // The deadline of each call that gives none; 0: that of the group.
   std::chrono::nanoseconds deadline{0};
   // Bytes of the window of each rank, through which data are moved in chunks. Equal on all ranks.
   std::int64_t window_bytes = std::int64_t{2} << 20;
+};
+
+// A message that a rank has begun to send or to receive. Copies are the same message.
+class FERRY_EXPORT Message {
+ public:
+  Message() = default;  // has ended, with kClosed
+  explicit Message(std::shared_ptr<internal::MessageState> state) noexcept;
+
+  bool ended() const noexcept;
+  // When it has ended: what send or recv would have returned.
+  Status status() const;
+  // The sender, of a receive that has ended ok.
+  int source() const noexcept;
+
+ private:
+  std::shared_ptr<internal::MessageState> state_;
 };
 
 // One rank's access to the collectives of a group. All calls except send, recv, rank() and size()
@@ -95,6 +112,18 @@ class FERRY_EXPORT Collectives {
   [[nodiscard]] Status recv(void* data, std::int64_t count, DataType dtype, int peer,
                             std::int64_t tag, int* source = nullptr,
                             Deadline deadline = {}) noexcept;
+
+  // Begin a send or a receive and return. It moves while this rank is in progress(), send or recv.
+  // `data` belong to it until it has ended. Sends to one rank arrive in the order in which they
+  // began; a message goes to the first receive that it fits. These two may be called while another
+  // thread is in progress(), which goes on with what they begin.
+  Message begin_send(const void* data, std::int64_t count, DataType dtype, int peer,
+                     std::int64_t tag, Deadline deadline = {}) noexcept;
+  Message begin_recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
+                     Deadline deadline = {}) noexcept;
+  // Moves what was begun, and returns when a message has ended or none is on its way; without
+  // `waits` at once. An error has broken the group, and all messages have ended with it.
+  [[nodiscard]] Status progress(bool waits = true) noexcept;
 
  private:
   std::shared_ptr<internal::CollectivesState> state_;

@@ -294,6 +294,33 @@ int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
   return source;
 }
 
+PyMessage begin_send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
+                     nb::handle deadline) {
+  const Buffer data = read_needed(rows, "rows", false);
+  return {self.get()->collectives.begin_send(data.data(), data.size() * data.bytes_each, data.dtype,
+                                             peer, tag, read_deadline(deadline)),
+          data.tensor.owner};
+}
+
+PyMessage begin_recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
+                     nb::handle deadline) {
+  const Buffer data = read_needed(rows, "rows", true);
+  return {self.get()->collectives.begin_recv(data.data(), data.size() * data.bytes_each, data.dtype,
+                                             peer, tag, read_deadline(deadline)),
+          data.tensor.owner};
+}
+
+void progress(const PyCollectives& self, bool wait) {
+  const Turn turn(self);
+  check(without_gil([&] { return turn->collectives.progress(wait); }));
+}
+
+int finish(const PyMessage& self) {
+  if (!self.message.ended()) refuse("the message has not ended");
+  check(self.message.status());
+  return self.message.source();
+}
+
 PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
                                std::int64_t window_bytes) {
   Group members = group.get();

@@ -49,4 +49,16 @@ void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag
 int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
          nb::handle deadline);
 
+// A message that has begun. It keeps its tensor.
+struct PyMessage {
+  Message message;
+  nb::object rows;
+};
+PyMessage begin_send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
+                     nb::handle deadline);
+PyMessage begin_recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
+                     nb::handle deadline);
+void progress(const PyCollectives& self, bool wait);
+int finish(const PyMessage& self);
+
 }  // namespace ferry::python

@@ -88,6 +88,31 @@ void bind_messages(nb::class_<PyCollectives>& type) {
            "the sender. ferry.Mismatch for a message of another size or type, which stays.");
 }
 
+void bind_begun_messages(nb::module_& module, nb::class_<PyCollectives>& type) {
+  nb::class_<PyMessage>(module, "Message",
+                        "A send or a receive that has begun (Collectives.begin_send, begin_recv).")
+      .def_prop_ro(
+          "ended", [](const PyMessage& self) { return self.message.ended(); },
+          "Whether the message has been moved, or has ended with an error.")
+      .def("finish", &finish,
+           "Returns the sender, or raises the error, of a message that has ended.");
+  type.def("begin_send", &begin_send, arg("rows"), arg("peer"), arg("tag") = 0, nb::kw_only(),
+           deadline(),
+           nb::sig("def begin_send(self, rows: AnyArray, peer: int, tag: int = 0, *, "
+                   "deadline: float | None = None) -> Message"),
+           "Begins a send, which progress moves, and returns. rows must stay as they are until it "
+           "has ended. Another thread may be in progress.")
+      .def("begin_recv", &begin_recv, arg("rows"), arg("peer") = -1, arg("tag") = 0, nb::kw_only(),
+           deadline(),
+           nb::sig("def begin_recv(self, rows: AnyArray, peer: int = -1, tag: int = 0, *, "
+                   "deadline: float | None = None) -> Message"),
+           "Begins a receive, likewise.")
+      .def("progress", &progress, nb::kw_only(), arg("wait") = true,
+           nb::sig("def progress(self, *, wait: bool = True) -> None"),
+           "Moves the messages that have begun; returns when one has ended or none is on its way, "
+           "and without wait at once.");
+}
+
 }  // namespace
 
 void bind_collectives(nb::module_& module) {
@@ -113,6 +138,7 @@ void bind_collectives(nb::module_& module) {
   bind_moves(type);
   bind_reductions(type);
   bind_messages(type);
+  bind_begun_messages(module, type);
 }
 
 }  // namespace ferry::python

@@ -19,6 +19,16 @@ Status guarded(const std::shared_ptr<CollectivesState>& state, const Call& call)
   return internal::guarded(state, call);
 }
 
+Message begun(const std::shared_ptr<CollectivesState>& state,
+              const CollectivesState::MessageSpot& spot, Collectives::Deadline deadline) noexcept {
+  Message message;
+  static_cast<void>(guarded(state, [&](CollectivesState& made) {
+    message = Message(made.begin(spot, deadline));
+    return Status();
+  }));
+  return message;
+}
+
 const CollectivesState& made(const std::shared_ptr<CollectivesState>& state) {
   if (!state) throw Error(Code::kClosed, kNoCollectives);
   return *state;
@@ -107,17 +117,49 @@ Status Collectives::refuse(const Status& why) noexcept {
 Status Collectives::send(const void* data, std::int64_t count, DataType dtype, int peer,
                          std::int64_t tag, Deadline deadline) noexcept {
   return guarded(state_, [&](CollectivesState& state) {
-    return state.send(data, count, dtype, peer, tag, deadline);
+    return state.transfer({.from = data, .count = count, .dtype = dtype, .peer = peer, .tag = tag},
+                          nullptr, deadline);
   });
 }
 
 Status Collectives::recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
                          int* source, Deadline deadline) noexcept {
   return guarded(state_, [&](CollectivesState& state) {
-    return state.recv(data, count, dtype, peer, tag, source, deadline);
+    return state.transfer(
+        {.receives = true, .to = data, .count = count, .dtype = dtype, .peer = peer, .tag = tag},
+        source, deadline);
   });
 }
 
+Message Collectives::begin_send(const void* data, std::int64_t count, DataType dtype, int peer,
+                                std::int64_t tag, Deadline deadline) noexcept {
+  return begun(state_, {.from = data, .count = count, .dtype = dtype, .peer = peer, .tag = tag},
+               deadline);
+}
+
+Message Collectives::begin_recv(void* data, std::int64_t count, DataType dtype, int peer,
+                                std::int64_t tag, Deadline deadline) noexcept {
+  return begun(
+      state_,
+      {.receives = true, .to = data, .count = count, .dtype = dtype, .peer = peer, .tag = tag},
+      deadline);
+}
+
+Status Collectives::progress(bool waits) noexcept {
+  return guarded(state_, [&](CollectivesState& state) { return state.progress(waits); });
+}
+
 // NOLINTEND(readability-function-size)
+
+Message::Message(std::shared_ptr<internal::MessageState> state) noexcept
+    : state_(std::move(state)) {}
+
+bool Message::ended() const noexcept { return !state_ || state_->has_ended(); }
+
+Status Message::status() const {
+  return state_ ? state_->status : Status(Code::kClosed, kNoCollectives);
+}
+
+int Message::source() const noexcept { return state_ ? state_->source : -1; }
 
 }  // namespace ferry

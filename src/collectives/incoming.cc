@@ -19,8 +19,9 @@ bool Incoming::read(const MirrorMessage& message, bool serves) noexcept {
   switch (message.kind) {
     case MirrorMessage::kPiece: return read_piece(message);
     case MirrorMessage::kTaken:
-      // Partner: Messages::make_room(). This rank is the only writer.
+      // Partner: Mailboxes::has_room(). This rank is the only writer.
       raise_to(mailbox(rank_, message.from).taken, message.number);
+      count_event();
       return true;
     case MirrorMessage::kCall: return serves && read_call(message);
     case MirrorMessage::kData:
@@ -74,14 +75,14 @@ bool Incoming::read_piece(const MirrorMessage& message) noexcept {
   const bool whole = piece.size() - sizeof head == (gap ? 0 : head.bytes);
   if (message.number != position || !whole || (gap && head.total != to_end)) return false;
   const std::uint64_t end = position + (gap ? to_end : MailboxShape::piece_bytes(head.bytes));
-  // Acquire: what is overwritten was read before. Partner: Messages::take_piece().
+  // Acquire: what is overwritten was read before. Partner: Mailboxes::take().
   const std::uint64_t taken = flags.taken.load(std::memory_order_acquire);
   if (end - position > to_end || end - taken > shape_.ring_bytes) return false;
   if (!gap && !is_next(head, to_come_[static_cast<std::size_t>(message.from)])) return false;
   std::memcpy(reinterpret_cast<std::byte*>(&flags) + sizeof flags + offset, piece.data(),
               piece.size());
-  raise(flags.sent, end);  // partners: Messages::next_piece() and await_any()
-  if (!gap) mailbox(rank_, rank_).arrivals.fetch_add(1, std::memory_order_seq_cst);
+  raise(flags.sent, end);  // partner: Mailboxes::next()
+  if (!gap) count_event();
   return true;
 }
 

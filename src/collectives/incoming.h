@@ -47,6 +47,10 @@ class Incoming {
     std::uint64_t total = 0, bytes = 0;
   };
   static bool is_next(const PieceHead& head, ToCome& to_come) noexcept;
+  // Partner: Messages::await_event().
+  void count_event() const noexcept {
+    mailbox(rank_, rank_).events.fetch_add(1, std::memory_order_seq_cst);
+  }
   std::byte* at(std::size_t offset) const noexcept { return segment_ + offset; }
   CallFlag& flag(int rank) const noexcept {
     return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));

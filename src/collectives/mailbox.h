@@ -13,12 +13,12 @@
 
 namespace ferry::internal {
 
-// The head before the bytes of a piece. A message of 0 bytes is one piece.
+// What lies before the bytes of a piece. A message of 0 bytes is one piece.
 struct alignas(64) PieceHead {
   static constexpr std::uint64_t kGap =
-      ~std::uint64_t{0};  // no piece: the next one is at the start of the ring
-  std::uint64_t bytes;    // bytes of this piece, or kGap
-  std::uint64_t total;    // bytes of the message
+      ~std::uint64_t{0};  // the ring ends here: go on at its start
+  std::uint64_t bytes;    // of this piece, or kGap
+  std::uint64_t total;    // of the message
   std::int64_t tag;
   DataType dtype;
 };
@@ -28,16 +28,17 @@ struct MailboxFlags {
   // The sender is the only writer of `sent`, the receiver that of `taken`.
   alignas(64) std::atomic<std::uint64_t> sent;
   alignas(64) std::atomic<std::uint64_t> taken;
-  // In the mailbox of a rank to itself: the number of pieces that all ranks have sent to it. It has
+  // In the mailbox of a rank to itself, a count of what concerns its messages (Mailboxes::events);
   // many writers.
-  alignas(64) std::atomic<std::uint64_t> arrivals;
+  alignas(64) std::atomic<std::uint64_t> events;
 };
 static_assert(sizeof(MailboxFlags) == 192);
 
 struct MailboxShape {
   static constexpr std::size_t kLeastRing = 4096, kMostRing = std::size_t{128} << 10;
 
-  // The mailboxes of one sender, of `bytes` together, or more if their rings would be too short.
+  // The mailboxes of a sender that has `bytes` for all of them, or more where rings would be too
+  // short.
   MailboxShape(int num_ranks, std::size_t bytes) noexcept
       : ring_bytes(std::clamp(bytes / static_cast<std::size_t>(num_ranks) / 128 * 128, kLeastRing,
                               kMostRing)),

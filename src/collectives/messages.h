@@ -1,98 +1,100 @@
-// Messages: send and recv. Messages that this rank takes from a mailbox before a recv for them are
-// kept in memory of this process. These are messages with other tags, and all that arrive while a
-// send waits for room, so that two ranks can send to each other.
+// Messages: sends and receives that this rank has begun. progress() moves them, in one thread at a
+// time; another thread may begin one meanwhile. Sends to one rank are in the order in which they
+// were begun, and receives take the first message that fits in this order.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
-#include "collectives/layout.h"
-#include "collectives/mailbox.h"
-#include "collectives/mirror.h"
-#include "group/state.h"
+#include "collectives/mailboxes.h"
 #include "group/wait.h"
-#include "memory/segment.h"
 
 namespace ferry::internal {
 
-// The message that a caller sends or receives.
+// What a caller sends or wants to receive.
 struct MessageSpec {
   std::size_t bytes;
   DataType dtype;
   int peer;  // the receiver; for recv the sender, or kAny
   std::int64_t tag;
+  bool receives;
+  const std::byte* from;  // of a send
+  std::byte* to;          // of a receive
   static constexpr int kAny = -1;
+};
+
+struct MessageState {
+  MessageState(const MessageSpec& what, std::chrono::nanoseconds limit)
+      : spec(what), time(limit), source(what.peer) {}
+
+  bool has_ended() const noexcept { return ended.load(std::memory_order_acquire); }
+  // Release: the data have moved before. Partner: has_ended().
+  void end(Status with) {
+    status = std::move(with);
+    ended.store(true, std::memory_order_release);
+  }
+
+  MessageSpec spec;
+  CallTime time;
+  std::uint64_t number = 0;
+  int source;                      // of a receive that is matched: the sender
+  bool matched = false;            // the first piece has come
+  std::size_t moved = 0;           // bytes
+  KeptMessage* claimed = nullptr;  // of a receive: the message, where it was kept
+  Status status;
+  std::atomic<bool> ended{false};
 };
 
 class Messages {
  public:
-  Messages(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
-           const MailboxShape& shape, std::shared_ptr<Mirror> mirror);  // null on one node
+  explicit Messages(GroupState& group, Mailboxes mailboxes);
 
-  Status send(const std::byte* data, const MessageSpec& spec, std::chrono::nanoseconds limit);
-  Status recv(std::byte* data, const MessageSpec& spec, int& source,
-              std::chrono::nanoseconds limit);
+  // Any thread.
+  void begin(std::shared_ptr<MessageState> message);
+  // Moves what was begun. With `waits` it returns when a message has ended, or none is on its way.
+  // An error is that of the group, with which all messages end.
+  Status progress(bool waits);
+  // The same until this message has ended.
+  Status finish(const std::shared_ptr<MessageState>& message);
 
  private:
-  // A message of which all pieces, or the first ones, have been taken. Memory is allocated for the
-  // received pieces only, and not for the size in the head, which another host may have forged.
-  struct Kept {
-    PieceHead head;
-    std::vector<std::vector<std::byte>> pieces = {};
-    std::size_t received = 0;
-    bool whole() const noexcept { return received == head.total; }
-  };
-  struct Sender {
-    std::uint64_t taken = 0;  // position in its mailbox to this rank
-    std::list<Kept> kept;     // in order; only the last one may be incomplete
-  };
+  void take_begun();
+  bool advance();
+  bool send_some(MessageState& message);
+  bool receive_some(MessageState& message);
+  // Whether a message of `sender` fits, or ends the receive with an error.
+  bool match(MessageState& message, int sender);
+  bool claim(MessageState& message, int sender, const PieceHead& head);
+  bool receive_kept(MessageState& message);
+  bool receive_pieces(MessageState& message);
+  Status check(const MessageState& message, int sender, const PieceHead& head) const;
+  void keep_all();
 
-  MailboxFlags& flags(int sender, int receiver) const noexcept {
-    return *reinterpret_cast<MailboxFlags*>(segment_->data() + layout_.mailboxes(sender) +
-                                            static_cast<std::size_t>(receiver) * shape_.stride);
-  }
-  std::byte* ring(int sender, int receiver, std::uint64_t position) const noexcept {
-    return reinterpret_cast<std::byte*>(&flags(sender, receiver)) + sizeof(MailboxFlags) +
-           position % shape_.ring_bytes;
-  }
-
-  Status make_room(int receiver, std::size_t bytes, CallTime& time);
-  void write_piece(const PieceHead& head, const std::byte* data, int receiver);
-  // The next piece from `sender`; null: none has come.
-  const PieceHead* next_piece(int sender) noexcept;
-  void take_piece(int sender, const PieceHead& piece);
-  bool keep_piece(int sender);
-  bool keep_all();
-  // The first kept message from `sender` with this tag, which may be incomplete; null: none.
-  Kept* find_kept(int sender, std::int64_t tag) noexcept;
-  // Receives such a message if a part of it has arrived. False: nothing has arrived.
-  bool receive_from(int sender, std::byte* data, const MessageSpec& spec, CallTime& time,
-                    Status& status);
-  Status receive_kept(int sender, Kept& message, std::byte* data, const MessageSpec& spec,
-                      CallTime& time);
-  Status receive_pieces(int sender, std::byte* data, std::size_t bytes, CallTime& time);
-  Status await_piece(int sender, CallTime& time);
-  Status await_any(std::uint64_t arrivals, CallTime& time);
-  bool all_ended() const noexcept;  // the ranks of only_ have left or died
-  Status check(int sender, const PieceHead& head, const MessageSpec& spec) const;
-  Await awaiting(const char* phase, const std::atomic<std::uint64_t>& first,
-                 std::size_t stride_bytes, std::uint64_t value, CallTime& time) noexcept;
+  Status await_event(std::uint64_t events);
+  Await awaiting(MessageState& message, const Status& death) noexcept;
+  bool has_lost_peer(const MessageState& message, const Status& death) const noexcept;
+  Status end_all(const Status& status);
+  Status leave();
 
   GroupState& group_;
-  std::shared_ptr<Segment> segment_;
-  const CollectivesLayout layout_;
-  const MailboxShape shape_;
-  std::shared_ptr<Mirror> mirror_;
+  Mailboxes mailboxes_;
   int rank_;
   bool crowded_;
-  const char* operation_ = "";       // "send" or "recv"
-  std::uint64_t number_ = 0;         // the number of the call
-  std::vector<bool> only_;           // [ranks] true for the peer of the call
-  std::vector<Sender> senders_;      // [ranks]
-  std::vector<std::uint64_t> sent_;  // [ranks] position in this rank's mailbox to each
+  std::mutex mutex_;  // of the two below
+  std::list<std::shared_ptr<MessageState>> begun_;
+  std::uint64_t number_ = 0;
+  std::list<std::shared_ptr<MessageState>> pending_;  // in the order in which they were begun
+  std::vector<bool> only_, nobody_;                   // [ranks] for Await
+  std::vector<bool> full_;       // [ranks] a send waits for room, and so do those behind it
+  std::vector<bool> receiving_;  // [ranks] a receive takes the pieces of the rank as they come
+  std::vector<bool> away_;       // [ranks] of other nodes, to which messages are leaving
 };
 
 }  // namespace ferry::internal

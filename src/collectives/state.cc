@@ -141,7 +141,8 @@ CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
     : group_(group),
       deadline_(options.deadline.count() > 0 ? options.deadline : group->default_deadline()),
       calls_(*group, parts.segment, parts.layout, parts.mirror),
-      messages_(*group, parts.segment, parts.layout, parts.mailboxes, parts.mirror) {
+      messages_(*group,
+                Mailboxes(*group, parts.segment, parts.layout, parts.mailboxes, parts.mirror)) {
   group->log(LogLevel::kInfo,
              fmt::format("collectives: {} bytes of a window, {} of mailboxes",
                          parts.layout.window_bytes(), parts.layout.mailboxes_bytes()));
@@ -342,30 +343,37 @@ Status CollectivesState::refuse(const Status& why) {
   return calls_.refuse(why);
 }
 
-Status CollectivesState::send(const void* data, std::int64_t count, DataType dtype, int peer,
-                              std::int64_t tag, Limit limit) {
-  CallArguments check = arguments(dtype, limit);
-  check.count(count);
-  check.peer("peer", peer);
-  check.memory("data", data, count);
-  if (!check.refusal().ok()) return check.refusal();
-  return messages_.send(bytes(data),
-                        {static_cast<std::size_t>(count) * element_bytes(dtype), dtype, peer, tag},
-                        limit_of(limit));
+// A refused one has ended when it is returned.
+CollectivesState::MessagePtr CollectivesState::message(const MessageSpot& spot, Limit limit) const {
+  CallArguments check = arguments(spot.dtype, limit);
+  check.count(spot.count);
+  spot.receives ? check.peer("peer", spot.peer, MessageSpec::kAny) : check.peer("peer", spot.peer);
+  check.memory("data", spot.receives ? spot.to : spot.from, spot.count);
+  const bool refused = !check.refusal().ok();
+  const std::size_t size =
+      refused ? 0 : static_cast<std::size_t>(spot.count) * element_bytes(spot.dtype);
+  auto made = std::make_shared<MessageState>(MessageSpec{.bytes = size,
+                                                         .dtype = spot.dtype,
+                                                         .peer = spot.peer,
+                                                         .tag = spot.tag,
+                                                         .receives = spot.receives,
+                                                         .from = bytes(spot.from),
+                                                         .to = bytes(spot.to)},
+                                             limit_of(limit));
+  if (refused) made->end(check.refusal());
+  return made;
 }
 
-Status CollectivesState::recv(void* data, std::int64_t count, DataType dtype, int peer,
-                              std::int64_t tag, int* source, Limit limit) {
-  CallArguments check = arguments(dtype, limit);
-  check.count(count);
-  check.peer("peer", peer, MessageSpec::kAny);
-  check.memory("data", data, count);
-  if (!check.refusal().ok()) return check.refusal();
-  int from = peer;
-  Status status = messages_.recv(
-      bytes(data), {static_cast<std::size_t>(count) * element_bytes(dtype), dtype, peer, tag}, from,
-      limit_of(limit));
-  if (source != nullptr) *source = from;
+CollectivesState::MessagePtr CollectivesState::begin(const MessageSpot& spot, Limit limit) {
+  MessagePtr begun = message(spot, limit);
+  if (!begun->has_ended()) messages_.begin(begun);
+  return begun;
+}
+
+Status CollectivesState::transfer(const MessageSpot& spot, int* source, Limit limit) {
+  const MessagePtr moved = message(spot, limit);
+  Status status = moved->has_ended() ? moved->status : messages_.finish(moved);
+  if (source != nullptr) *source = moved->source;
   return status;
 }
 

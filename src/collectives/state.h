@@ -43,10 +43,22 @@ class CollectivesState {
   Status scatter(const void* in, void* out, Counts counts, DataType dtype, int root, Limit limit);
   Status barrier(Limit limit);
   Status refuse(const Status& why);
-  Status send(const void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
-              Limit limit);
-  Status recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
-              int* source, Limit limit);
+
+  // A message of this rank.
+  struct MessageSpot {
+    bool receives = false;
+    const void* from = nullptr;  // of a send
+    void* to = nullptr;          // of a receive
+    std::int64_t count;          // elements
+    DataType dtype;
+    int peer;
+    std::int64_t tag;
+  };
+  using MessagePtr = std::shared_ptr<MessageState>;
+  MessagePtr begin(const MessageSpot& spot, Limit limit);
+  Status progress(bool waits) { return messages_.progress(waits); }
+  // Sends or receives it. `source`: the sender; may be null.
+  Status transfer(const MessageSpot& spot, int* source, Limit limit);
 
  private:
   struct Parts;
@@ -55,6 +67,7 @@ class CollectivesState {
   CallArguments arguments(DataType dtype, Limit limit) const;
   std::int64_t before(const CallArguments& check, Counts counts) const;
   Limit limit_of(Limit limit) const noexcept;
+  MessagePtr message(const MessageSpot& spot, Limit limit) const;
   // Begins the call; moves its data unless the arguments are refused.
   template <typename Move>
   Status call(const CallTerms& terms, Limit limit, const CallArguments& arguments,

@@ -1,5 +1,6 @@
 #include "collectives/calls.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -50,6 +51,7 @@ class Caller {
   void reduce_scatter(ReduceOp op) const;
   void ring() const;
   void tags() const;
+  void begun() const;
 
  private:
   std::vector<Bytes> of_all(std::int64_t count) const {
@@ -188,6 +190,40 @@ void Caller::tags() const {
   }
 }
 
+// Every rank begins to receive from all, the second message first, and then to send to all.
+void Caller::begun() const {
+  constexpr int kMessages = 2;
+  const auto seed = [&](int number) { return case_.seed + 7 * number; };
+  std::vector<Bytes> in, out;
+  std::vector<Message> received, sent;
+  for (int number = 0; number < kMessages; ++number)
+    in.push_back(elements_of(seed(number), rank_, case_.count, case_.dtype));
+  out.assign(static_cast<std::size_t>(kMessages * size_), room(case_.count));
+  const std::int64_t tag = -2 - 2 * case_.count;
+  for (int at = 0; at < kMessages * size_; ++at) {
+    const int number = kMessages - 1 - at / size_, peer = at % size_;
+    received.push_back(
+        collectives_.begin_recv(out[at].data(), case_.count, case_.dtype, peer, tag - number));
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    for (int number = 0; number < kMessages; ++number)
+      sent.push_back(
+          collectives_.begin_send(in[number].data(), case_.count, case_.dtype, peer, tag - number));
+  }
+  const auto all_ended = [](const std::vector<Message>& messages) {
+    return std::ranges::all_of(messages, [](const Message& message) { return message.ended(); });
+  };
+  while (!all_ended(received) || !all_ended(sent)) require_ok(collectives_.progress(), "progress");
+  for (const Message& message : sent) require_ok(message.status(), "begin_send");
+  for (int at = 0; at < kMessages * size_; ++at) {
+    const int number = kMessages - 1 - at / size_, peer = at % size_;
+    require_ok(received[at].status(), "begin_recv");
+    require(received[at].source() == peer, "the sender");
+    require_same(out[at], elements_of(seed(number), peer, case_.count, case_.dtype), "begin_recv");
+  }
+  require_ok(collectives_.progress(), "nothing is on its way");
+}
+
 }  // namespace
 
 void make_moves(Collectives& collectives, const CallCase& c) {
@@ -212,6 +248,7 @@ void make_messages(Collectives& collectives, const CallCase& c) {
   const Caller caller(collectives, c);
   caller.ring();
   caller.tags();
+  caller.begun();
 }
 
 }  // namespace ferry::test

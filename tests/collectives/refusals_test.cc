@@ -145,6 +145,9 @@ TEST_P(RefusedCalls, AMessageOfAnotherSizeStaysForTheNextReceive) {
     require(out[3] == 3.0f, "the message");
     require_status(c.send(nullptr, 1, DataType::kFp32, 0, 0), Code::kInvalidArgument, {"null"},
                    "send");
+    const Message refused = c.begin_send(nullptr, 1, DataType::kFp32, 0, 0);
+    require(refused.ended(), "a refused message has ended");
+    require_status(refused.status(), Code::kInvalidArgument, {"null"}, "begin_send");
     require_status(c.recv(out.data(), 1, DataType::kFp32, 4, 0), Code::kInvalidArgument,
                    {"peer is 4, need -1 to 3"}, "recv");
   });

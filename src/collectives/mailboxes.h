@@ -1,0 +1,95 @@
+// Mailboxes: the rings between this rank and the others (mailbox.h). Writes pieces of the messages
+// that this rank sends, and takes those of messages to it. A piece that is taken before a receive
+// wants it lies in memory of this process until then: pieces of messages with other tags, and all
+// that come while a send waits for room, so that two ranks can send to each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "collectives/layout.h"
+#include "collectives/mailbox.h"
+#include "collectives/mirror.h"
+#include "group/state.h"
+#include "memory/segment.h"
+
+namespace ferry::internal {
+
+// A message that has been taken, or of which the first pieces have. It has memory for what has come
+// and not for what its head announces, which may come from another host.
+struct KeptMessage {
+  PieceHead head;
+  std::vector<std::vector<std::byte>> pieces = {};
+  std::size_t received = 0;
+  bool claimed = false;  // by a receive
+  bool whole() const noexcept { return received == head.total; }
+};
+
+class Mailboxes {
+ public:
+  Mailboxes(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
+            const MailboxShape& shape, std::shared_ptr<Mirror> mirror);  // null on one node
+
+  const MailboxShape& shape() const noexcept { return shape_; }
+  // Call before the first piece to or from a rank.
+  void meet(int peer) {
+    if (mirror_) mirror_->meet(peer);
+  }
+  MailboxFlags& flags(int sender, int receiver) const noexcept {
+    return *reinterpret_cast<MailboxFlags*>(segment_->data() + layout_.mailboxes(sender) +
+                                            static_cast<std::size_t>(receiver) * shape_.stride);
+  }
+  // Between the flags of two senders to one receiver.
+  std::size_t sender_stride() const noexcept { return layout_.mailboxes(1) - layout_.mailboxes(0); }
+  // Grows with every piece that has come to this rank, every piece of it that has been taken, and
+  // every message that it begins.
+  std::atomic<std::uint64_t>& events() const noexcept { return events(rank_); }
+
+  // Whether a piece of so many bytes fits behind what is in the ring.
+  bool has_room(int receiver, std::size_t bytes);
+  // The value of `taken` from which on it fits.
+  std::uint64_t needed(int receiver, std::size_t bytes) const noexcept;
+  void write(const PieceHead& head, const std::byte* data, int receiver);
+  // The next piece from `sender`; null: none has come.
+  const PieceHead* next(int sender) noexcept;
+  void take(int sender, const PieceHead& piece);
+  std::uint64_t taken(int sender) const noexcept { return senders_[sender].taken; }
+
+  // Takes the next piece into memory of this process. False: none has come.
+  bool keep(int sender);
+  // The next piece is the first one of its message.
+  bool begins(int sender) const noexcept {
+    const std::list<KeptMessage>& kept = senders_[sender].kept;
+    return kept.empty() || kept.back().whole();
+  }
+  // The first message with this tag that no receive has claimed; null: there is none.
+  KeptMessage* find_kept(int sender, std::int64_t tag) noexcept;
+  void drop_kept(int sender, const KeptMessage& message);
+
+ private:
+  struct Sender {
+    std::uint64_t taken = 0;      // position in its mailbox to this rank
+    std::list<KeptMessage> kept;  // in order; only the last one may be incomplete
+  };
+
+  std::atomic<std::uint64_t>& events(int rank) const noexcept { return flags(rank, rank).events; }
+  std::byte* ring(int sender, int receiver, std::uint64_t position) const noexcept {
+    return reinterpret_cast<std::byte*>(&flags(sender, receiver)) + sizeof(MailboxFlags) +
+           position % shape_.ring_bytes;
+  }
+  void count_event(int rank) noexcept;
+
+  GroupState& group_;
+  std::shared_ptr<Segment> segment_;
+  const CollectivesLayout layout_;
+  const MailboxShape shape_;
+  std::shared_ptr<Mirror> mirror_;
+  int rank_;
+  std::vector<Sender> senders_;      // [ranks]
+  std::vector<std::uint64_t> sent_;  // [ranks] position in this rank's mailbox to each
+};
+
+}  // namespace ferry::internal
