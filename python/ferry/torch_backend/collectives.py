@@ -9,7 +9,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from ferry.errors import InvalidArgument, as_refusal
-from ferry.torch_backend.tensors import Output, OutputList, read, read_list, row_counts, summed, width
+from ferry.torch_backend.tensors import Output, OutputList, one, read, read_list, row_counts, summed, width
 
 if TYPE_CHECKING:
     from ferry import _core
@@ -57,7 +57,7 @@ class CollectiveCalls:
 
     @collective("all_reduce")
     def allreduce(self, tensors: Any, opts: Any = c10d.AllreduceOptions()) -> Call:
-        tensor, = _list(tensors)
+        tensor, = one(tensors)
         out = Output(tensor, "tensor", filled=True)
         op = _op(opts)
         numbers = summed(out.memory, op)
@@ -84,7 +84,7 @@ class CollectiveCalls:
 
     @collective("reduce")
     def reduce(self, tensors: Any, opts: Any = c10d.ReduceOptions()) -> Call:
-        tensor, = _list(tensors)
+        tensor, = one(tensors)
         out, root = Output(tensor, "tensor", filled=True), opts.rootRank
         op = _op(opts)
         numbers = summed(out.memory, op)
@@ -98,7 +98,7 @@ class CollectiveCalls:
 
     @collective("reduce_scatter")
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = c10d.ReduceScatterOptions()) -> Call:
-        output, = _list(outputs)
+        output, = one(outputs)
         rows, counts = read_list(_inner(inputs), "inputs")
         self._check_number(counts, "inputs")
         run = self._reduce_scatter(Output(output, "output"), rows, counts, _op(opts))
@@ -135,7 +135,7 @@ class CollectiveCalls:
 
     @collective("broadcast")
     def broadcast(self, tensors: Any, opts: Any = c10d.BroadcastOptions()) -> Call:
-        tensor, = _list(tensors)
+        tensor, = one(tensors)
         root = opts.rootRank
         out = Output(tensor, "tensor", filled=root == self.rank())
 
@@ -148,7 +148,7 @@ class CollectiveCalls:
 
     @collective("all_gather")
     def allgather(self, outputs: Any, inputs: Any, opts: Any = c10d.AllgatherOptions()) -> Call:
-        tensor, = _list(inputs)
+        tensor, = one(inputs)
         rows, out = read(tensor, "input"), OutputList(_inner(outputs), "outputs")
         self._check_number(out.counts, "outputs")
 
@@ -190,7 +190,7 @@ class CollectiveCalls:
 
     @collective("gather")
     def gather(self, outputs: Any, inputs: Any, opts: Any = c10d.GatherOptions()) -> Call:
-        tensor, = _list(inputs)
+        tensor, = one(inputs)
         rows, root = read(tensor, "input"), opts.rootRank
         out = OutputList(_inner(outputs), "outputs") if root == self.rank() else None
         counts = out.counts if out else [tensor.numel()] * self._num_ranks
@@ -205,7 +205,7 @@ class CollectiveCalls:
 
     @collective("scatter")
     def scatter(self, outputs: Any, inputs: Any, opts: Any = c10d.ScatterOptions()) -> Call:
-        output, = _list(outputs)
+        output, = one(outputs)
         out, root = Output(output, "output"), opts.rootRank
         rows, counts = None, [output.numel()] * self._num_ranks
         if root == self.rank():
@@ -263,14 +263,6 @@ class CollectiveCalls:
         if len(counts) != self._num_ranks:
             raise InvalidArgument(f"{name} has {len(counts)} tensors: one for each of {self._num_ranks} ranks is "
                                   "needed")
-
-
-def _list(tensors: Any) -> list[torch.Tensor]:
-    """Returns the tensor of a call as a list of one. torch passes such a list, and programs may pass the tensor."""
-    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if len(listed) != 1:
-        raise InvalidArgument(f"{len(listed)} tensors are given: the backend ferry takes one")
-    return listed
 
 
 def _inner(lists: Any) -> list[torch.Tensor]:

@@ -7,8 +7,9 @@ import functools
 import itertools
 import logging
 import sys
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,9 @@ from torch._C import _distributed_c10d as c10d
 from ferry import _core, group as groups
 from ferry.errors import Error, InvalidArgument
 from ferry.torch_backend.collectives import Call, CollectiveCalls
+from ferry.torch_backend.messages import Messenger, MessageWork
 from ferry.torch_backend.splitting import Splitting
+from ferry.torch_backend.tensors import Output, one, read
 from ferry.torch_backend.work import CoalescedWork, FerryWork, Issuer, Record
 
 _NO_TIME = timedelta(0)
@@ -43,8 +46,8 @@ def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
 class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
     """Collectives of dense CPU tensors, by shared memory on one host and by UCX between hosts.
 
-    Sums are in float32 (float64 in float64) over ranks in ascending order, rounded once. send, recv and
-    recv_anysource are Gloo's. Errors are those of ferry, which name the rank that caused them.
+    Sums are in float32 (float64 in float64) over ranks in ascending order, rounded once. Errors are those of ferry,
+    which name the rank that caused them.
     """
 
     def __init__(self, options: Any):
@@ -61,10 +64,14 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
                                   name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
         self._calls = _core.Collectives(self._group)
         self._issuer = Issuer(self._group_id)
-        self._gloo = _gloo(store, rank, size, options.timeout)
+        # Its window has the least size, as it moves messages alone.
+        self._messages = _core.Collectives(self._group, window_bytes=128 * size)
+        self._messenger = Messenger(self._messages, self._group_id)
+        self._num_messages = 0
         _GROUPS.add(self)
-        if not _BACKEND:
-            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._gloo)
+        if not _BACKEND:  # torch looks up the devices of a group by what is registered, and calls none of it
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM,
+                                   _gloo(store, rank, size, options.timeout))
 
     # The methods that CollectiveCalls calls.
 
@@ -95,8 +102,14 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         return Record(self._group_id, name, self._sequence, tensors)
 
     def _run(self, record: Record, run: Callable[[float], None], deadline: float) -> None:
-        try:
+        with self._named(record):
             run(deadline)
+
+    @contextmanager
+    def _named(self, record: Record) -> Iterator[None]:
+        """Adds the operation to an error, and logs the latest ones where it ends the group."""
+        try:
+            yield
         except Error as error:
             error.args = (f"{record}: {error}",)
             if not error.group_usable:
@@ -114,19 +127,28 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         opts.timeout = getattr(timeout, "timeout", timeout) or self._timeout
         self.barrier(opts)
 
-    def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> dist.Work:
-        return self._by_gloo(self._gloo.send(tensors, destination, tag))
+    def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> MessageWork:
+        tensor, = one(tensors)
+        rows = read(tensor, "tensor")
+        return self._issue_message("send", tensor, functools.partial(self._messages.begin_send, rows, destination, tag))
 
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
-        return self._by_gloo(self._gloo.recv(tensors, source, tag))
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> MessageWork:
+        tensor, = one(tensors)
+        out = Output(tensor, "tensor")
+        begin = functools.partial(self._messages.begin_recv, out.memory, source, tag)
+        return self._issue_message("recv", tensor, begin, out.finish)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> dist.Work:
-        return self._by_gloo(self._gloo.recv_anysource(tensors, tag))
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> MessageWork:
+        return self.recv(tensors, -1, tag)
 
-    def _by_gloo(self, work: dist.Work) -> dist.Work:
+    def _issue_message(self, name, tensor, begin, finish=None):
+        self._num_messages += 1
+        record = Record(self._group_id, name, self._num_messages, [tensor])
+        begin = functools.partial(begin, deadline=self._timeout.total_seconds())
+        work = MessageWork(record, tensor, begin, finish, functools.partial(self._named, record))
         if self._coalesced is not None:
             self._coalesced.append(work)
-        return work
+        return self._messenger.issue(work)
 
     # The group.
 
@@ -174,7 +196,9 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         if at_once:
             self._group.destroy()
         self._issuer.close()
+        self._messenger.close()
         self._group.destroy()
+        self._messenger.join()
         _GROUPS.discard(self)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -22,6 +23,14 @@ def check(tensor: torch.Tensor, name: str) -> torch.Tensor:
     if tensor.layout != torch.strided:
         raise InvalidArgument(f"{name} has layout {tensor.layout}: the backend ferry takes dense tensors")
     return tensor.detach()
+
+
+def one(tensors: Any) -> list[torch.Tensor]:
+    """Returns the tensor of a call as a list of one. torch passes such a list, and programs may pass the tensor."""
+    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if len(listed) != 1:
+        raise InvalidArgument(f"{len(listed)} tensors are given: the backend ferry takes one")
+    return listed
 
 
 def summed(tensor: torch.Tensor, op: str) -> torch.Tensor:

@@ -44,11 +44,11 @@ class FerryWork(dist.Work):
         self._run: Callable[[], None] | None = run
         self._error: BaseException | None = None
         self._ended = False
-        self._issuer: Issuer | None = None  # this and the next two: set if another thread may run the operation
+        self._issuer: Any = None  # this and the next two: set if another thread may run the operation
         self._ending: threading.Condition | None = None
         self._future: torch.futures.Future | None = None
 
-    def queue(self, issuer: "Issuer") -> None:
+    def queue(self, issuer: Any) -> None:
         self._issuer, self._ending = issuer, threading.Condition()
 
     def execute(self) -> torch.futures.Future | None:
@@ -168,7 +168,7 @@ class Issuer:
         self.latest: collections.deque[Record] = collections.deque(maxlen=LATEST)
         self._closed = False
         self._begin()
-        _ISSUERS.add(self)
+        renew_after_fork(self)
 
     def _begin(self) -> None:
         self._queue: collections.deque[FerryWork] = collections.deque()
@@ -264,13 +264,18 @@ class Issuer:
             self._run_next(stand_in)
 
 
-_ISSUERS: weakref.WeakSet[Issuer] = weakref.WeakSet()
+_RENEWED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def renew_after_fork(queue: Any) -> None:
+    """Calls queue._begin() in a forked child."""
+    _RENEWED.add(queue)
 
 
 def _after_fork() -> None:
     """A child has none of the threads; calls of its process groups are refused by the engine."""
-    for issuer in list(_ISSUERS):
-        issuer._begin()
+    for queue in list(_RENEWED):
+        queue._begin()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,143 @@
+"""Messages of one rank to another: send, recv and recv_anysource of a group, by ferry.Collectives.begin_send and
+begin_recv."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Callable, ContextManager
+
+import torch
+
+from ferry.errors import Closed, Error
+from ferry.torch_backend.work import FerryWork, Record, renew_after_fork
+
+if TYPE_CHECKING:
+    from ferry import _core
+
+_FOR_A_CALLER = 200e-6  # seconds that the thread leaves to a caller that waits at once, and moves its message itself
+
+
+class MessageWork(FerryWork):
+    """A message. `begin` begins it; `finish` is called when it has been received."""
+
+    def __init__(self, record: Record, tensor: torch.Tensor, begin: Callable[[], _core.Message],
+                 finish: Callable[[], None] | None, named: Callable[[], ContextManager[None]]):
+        super().__init__(record, self._end, [tensor])
+        self._named = named
+        self.begin = begin
+        self.is_send = finish is None
+        self._finish = finish
+        self._source = -1
+        self._lost: Error | None = None
+        self._message: _core.Message | None = None
+
+    def begin_by(self, messenger: "Messenger") -> None:
+        self.queue(messenger)
+        self._message = self.begin()
+
+    def has_ended(self, error: Error | None) -> bool:
+        """Whether it has been moved, or never will be because of the error."""
+        self._lost = error
+        return self._message.ended or error is not None
+
+    def _end(self) -> None:
+        with self._named():
+            if not self._message.ended:
+                raise self._lost
+            self._source = self._message.finish()
+        if self._finish is not None:
+            self._finish()
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
+class Messenger:
+    """Moves the messages of one group that have begun, each as soon as it can go on.
+
+    A message that can go at once has ended when it has been issued. Others move in a thread of the group, or in the
+    thread of a caller that waits for one of them.
+    """
+
+    def __init__(self, calls: _core.Collectives, name: str):
+        self._calls = calls
+        self._name = name
+        self._closed = False
+        self._begin()
+        renew_after_fork(self)
+
+    def _begin(self) -> None:
+        self._pending: list[MessageWork] = []
+        self._serving = False
+        self._changed = threading.Condition()  # guards both
+        self._turn = threading.Lock()  # held in progress()
+
+    def issue(self, work: MessageWork) -> MessageWork:
+        with self._changed:
+            if self._closed:
+                raise Closed(f"{work.record}: the process group was destroyed")
+            work.begin_by(self)
+            self._pending.append(work)
+        if self._turn.acquire(blocking=False):
+            self._move(wait=False)
+        if not work.is_completed():
+            self._serve_by_a_thread()
+        return work
+
+    def help(self, work: FerryWork) -> None:
+        """Moves messages in this thread until `work` has ended, unless another thread does."""
+        while not work.is_completed() and self._turn.acquire(blocking=False):
+            self._move(wait=True)
+
+    def close(self) -> None:
+        """Refuses messages from now on; returns when those that were sent have ended."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not any(work.is_send for work in self._pending))
+
+    def join(self) -> None:
+        """Returns when the thread has ended. Call after the end of the group, which ends all messages."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._serving)
+
+    def _move(self, wait: bool) -> None:
+        """Moves messages with the turn, which it gives up, and ends the works of those that have been moved."""
+        error, futures = None, []
+        try:
+            try:
+                self._calls.progress(wait=wait)
+            except Error as raised:
+                error = raised
+            with self._changed:
+                ended = [work for work in self._pending if work.has_ended(error)]
+                self._pending = [work for work in self._pending if work not in ended]
+            futures = [(work, work.execute()) for work in ended]
+        finally:
+            self._turn.release()
+        with self._changed:
+            self._changed.notify_all()
+        for work, future in futures:
+            if future is not None:  # its callbacks may wait for other messages
+                threading.Thread(target=work.fulfil, args=(future,), daemon=True).start()
+
+    def _serve_by_a_thread(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            if not self._serving:
+                self._serving = True
+                threading.Thread(target=self._serve, name=f"ferry messages {self._name}", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            time.sleep(_FOR_A_CALLER)
+            with self._changed:
+                while not self._pending and not self._closed:
+                    self._changed.wait()
+                if not self._pending:
+                    self._serving = False
+                    self._changed.notify_all()
+                    return
+            self._turn.acquire()
+            self._move(wait=True)
