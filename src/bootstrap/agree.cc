@@ -102,4 +102,19 @@ void check_no_problem(const std::vector<std::string>& problems) {
   }
 }
 
+std::string share_reply(std::size_t bytes, const std::string& problem) {
+  return fmt::format("{} {}", bytes, problem);
+}
+
+void check_shared(const std::vector<std::string>& replies) {
+  std::vector<std::string> sizes, problems;
+  for (const std::string& reply : replies) {
+    const std::size_t end = std::min(reply.find(' '), reply.size());
+    sizes.push_back(reply.substr(0, end));
+    problems.push_back(reply.substr(std::min(end + 1, reply.size())));
+  }
+  check_same_bytes(sizes);
+  check_no_problem(problems);
+}
+
 }  // namespace ferry::internal

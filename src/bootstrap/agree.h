@@ -1,6 +1,7 @@
 // Checks, errors and names of ranks that all kinds of rendezvous share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,5 +49,10 @@ void check_same_bytes(const std::vector<std::string>& bytes);
 // Throws Error(kSystem) with the first text that is not empty. There is a text for each rank's
 // problem.
 void check_no_problem(const std::vector<std::string>& problems);
+
+// What a rank sends after it has shared a segment: its size, and the problem if there was one. The
+// texts of all ranks pass both checks above.
+std::string share_reply(std::size_t bytes, const std::string& problem);
+void check_shared(const std::vector<std::string>& replies);
 
 }  // namespace ferry::internal

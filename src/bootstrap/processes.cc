@@ -115,10 +115,9 @@ class ProcessRendezvous final : public Rendezvous {
   }
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
-    check_same_bytes(all_gather(std::to_string(bytes), deadline));
     std::string problem;
     std::shared_ptr<Segment> segment = host_->share_segment(bytes, deadline, problem);
-    check_no_problem(all_gather(problem, deadline));
+    check_shared(all_gather(share_reply(bytes, problem), deadline));
     FERRY_CHECK(segment.get(), !=, nullptr);
     FERRY_CHECK(segment->bytes(), ==, bytes);
     return segment;

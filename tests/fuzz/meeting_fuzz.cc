@@ -59,6 +59,7 @@ void read_places(Texts places) {
 void read_texts(const Texts& texts) {
   reads([&] { check_same_bytes(texts); });
   reads([&] { check_no_problem(texts); });
+  reads([&] { check_shared(texts); });
   reads([&] { require_agreement(texts); });
   read_places(texts);
   for (const std::string& text : texts) {
