@@ -29,7 +29,11 @@ std::string identity_in(const std::string& place, std::size_t rank) {
 
 }  // namespace
 
-std::string own_place(const Hello& self) { return hex(fresh_nonce()) + identity(self); }
+// Only rank 0's nonce is used. Without others, ranks of a host send equal texts, which reach every
+// rank once.
+std::string own_place(const Hello& self) {
+  return (self.rank == 0 ? hex(fresh_nonce()) : std::string(kNonceDigits, '0')) + identity(self);
+}
 
 // Computes where the ranks of this host meet. Rank 0's nonce is part of the socket's name. Hosts
 // that share a network namespace but no pid namespace would use the same name, so the first rank of

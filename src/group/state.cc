@@ -21,14 +21,14 @@ namespace ferry::internal {
 
 namespace {
 
-// The processors this thread may run on, one '1' per processor.
+// The processors this thread may run on, one '1' per processor, up to the last one.
 std::string allowed_cpus() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   std::string text;
   if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return text;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) text += CPU_ISSET(cpu, &cpus) ? '1' : '0';
-  return text;
+  return text.substr(0, text.find_last_of('1') + 1);
 }
 
 }  // namespace
@@ -61,11 +61,13 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
 }
 
 // Returns a number that all ranks of this group have in common, and no other group: rank 0's nonce.
+// The others send none, so that ranks of a host send equal texts, which reach every rank once.
 std::uint64_t GroupState::meet_neighbours(const Deadline& by) {
   const std::string machine = boot_id() + " ";
   std::string cpus(CPU_SETSIZE, '0');
   num_neighbours_ = 0;
-  const auto told = rendezvous_->all_gather(hex(fresh_nonce()) + machine + allowed_cpus(), by);
+  const std::string nonce = rank_ == 0 ? hex(fresh_nonce()) : std::string(2 * kNonceBytes, '0');
+  const auto told = rendezvous_->all_gather(nonce + machine + allowed_cpus(), by);
   for (const std::string& one : told) {
     const std::string theirs = one.substr(std::min(one.size(), 2 * kNonceBytes));
     if (!theirs.starts_with(machine)) continue;
