@@ -43,6 +43,16 @@ def test_a_program_of_torchrun():
     assert sorted(said.splitlines()) == ["trained on rank 0", "trained on rank 1"]
 
 
+@pytest.mark.parametrize("num_ranks, topology", [(2, ""), (4, "host:2,rank:2")])
+def test_a_harness_with_an_oracle_of_its_own(num_ranks, topology, monkeypatch):
+    monkeypatch.setenv("FERRY_TOPOLOGY", topology)
+    said = play([*TORCHRUN[:4], str(num_ranks), TORCHRUN[5], "-m", "ferry.deep_ep", "--map-cuda",
+                 str(PROGRAMS / "keyed_oracle.py")])
+    passed = [f"{mode} {precision} passed on rank {rank}" for mode in ("low-latency", "normal")
+              for precision in ("bf16", "fp8") for rank in range(num_ranks)]
+    assert sorted(said.splitlines()) == passed
+
+
 def test_without_the_option_cuda_stays_what_it_is():
     done = subprocess.run([*LAUNCH, str(PROGRAMS / "low_latency.py"), "--num-processes", "1", *SMALL],
                           capture_output=True, text=True, timeout=120, env=environment())

@@ -20,11 +20,16 @@ _current = {"device": None}  # the argument of set_device
 
 
 class Properties:
-    """The properties by which a program divides its work. Compute units and capability are those of the GPU that DeepEP
-    is written for."""
+    """The properties by which a program divides its work. Compute units, their memory and clock (kHz) and the
+    capability are those of the GPU that DeepEP is written for. `uuid` is the same for every device: all are the CPU."""
 
     name, major, minor, multi_processor_count, warp_size, L2_cache_size = "cpu", 9, 0, 132, 32, 50 << 20
-    is_integrated = is_multi_gpu_board = 0
+    is_integrated = is_multi_gpu_board = pci_bus_id = pci_device_id = pci_domain_id = 0
+    max_threads_per_block, max_threads_per_multi_processor, regs_per_multiprocessor = 1024, 2048, 1 << 16
+    shared_memory_per_block, shared_memory_per_block_optin = 48 << 10, 227 << 10
+    shared_memory_per_multiprocessor = 228 << 10
+    clock_rate, memory_clock_rate, memory_bus_width = 1_980_000, 2_619_000, 5120
+    gcnArchName, uuid = "", "00000000-0000-0000-0000-000000000000"
     cube_core_num, vector_core_num = 24, 48
 
     @property
