@@ -48,8 +48,8 @@ void ControlMirror::send(std::uint64_t number) {
   } else {
     body = write_flags(flags);
   }
-  // The request of a combine comes next. A combine that is refused has none: its record leaves with
-  // the next progress().
+  // In a combine a request follows, and the record shares its packet. A refused combine has no
+  // request: its record is sent in the next progress().
   const bool request_follows = first && !dispatch;
   for (const ForwardingTable::Mate& mate : links_.table().mates) {
     const MessageHead head = links_.head(first ? kRecord : kFlags, number, mate.level, rank);
@@ -57,8 +57,8 @@ void ControlMirror::send(std::uint64_t number) {
   }
 }
 
-// Only where all ranks take part do rows take the second way (Ways::both). As in send(), the
-// request of a combine comes next.
+// Rows take the second way only if all ranks take part (Ways::both). As in send(), the request of a
+// combine follows.
 void ControlMirror::send_delivered(std::uint64_t number) {
   const Terms& terms = links_.view().record(links_.rank(), number).terms;
   if (static_cast<int>(terms.num_active) < links_.num_ranks()) return;
@@ -84,19 +84,19 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
   const std::uint64_t read =
       links_.view().control(links_.rank()).read_through.load(std::memory_order_relaxed);
   const RankFlags flags{.progress = 0, .read_through = read, .set_since = 0};
-  // Ranks that are left out from now on get it by the table in use only: they may wait for it when
-  // they come back.
+  // Ranks that are left out from now on get read_through only by the table in use. They may wait
+  // for it when they come back.
   send_flags(links_.table().mates, flags);
   send_flags(next.mates, flags);
   return next;
 }
 
-// A rank that gets sums from this one gets them from nobody else. Where groups are uneven, the
-// flags of this rank reach it through other ranks, maybe before the last sums, or not at all. So an
-// empty message of sums, sent after the last ones, says that no more come.
+// A rank to which this rank sends sums gets them directly. But where groups are uneven, it gets
+// this rank's flags through other ranks, maybe before the last sums, or not at all. So an empty
+// message of sums, sent after the last sums, says that no more come.
 //
-// Nodes of which no rank took part in the last operation may still keep open what they passed on
-// for this rank in earlier ones, so they get the flags as well.
+// Nodes of which no rank took part in the last operation may keep the exchange open, because they
+// passed messages of this rank on in earlier operations. So they get the flags as well.
 void ControlMirror::send_departure() {
   const ForwardingTable& table = links_.table();
   for (int peer = 0; peer < links_.num_ranks(); ++peer) {
@@ -110,7 +110,7 @@ void ControlMirror::send_departure() {
   links_.group().move_messages();
 }
 
-// One rank in each node that a table of fewer ranks does not reach.
+// One rank in each node that the table, of fewer ranks, does not reach.
 std::vector<ForwardingTable::Mate> ControlMirror::mates_elsewhere(
     const ForwardingTable& table) const {
   const Topology& topology = links_.topology();
@@ -134,8 +134,8 @@ void ControlMirror::write(int source, std::uint64_t number, const RecordMessage&
   write(source, 0, message.flags);
 }
 
-// The flags of a rank may come by the old table and by the new one where the active ranks have just
-// changed.
+// Right after a change of the active ranks, the flags of a rank may arrive by the old table and by
+// the new one.
 void ControlMirror::write(int source, std::uint64_t number, const RankFlags& flags) {
   const WindowView& view = links_.view();
   if (flags.progress == progress_of(number, Stage::kGrown))
@@ -146,8 +146,9 @@ void ControlMirror::write(int source, std::uint64_t number, const RankFlags& fla
   links_.group().ring();
 }
 
-// Flags of the first way say nothing of rows that take the second: of an operation that this rank
-// has delivered by it, those of a mate may be still to come whatever this rank waits for now.
+// Flags of the first way do not cover rows on the second. After an operation that this rank has
+// delivered on the second way, rows of a mate may still arrive there, whatever this rank waits for
+// now.
 std::vector<int> ControlMirror::expected() const {
   std::vector<int> peers;
   const std::uint64_t sent = sent_.load(std::memory_order_relaxed);
@@ -158,7 +159,8 @@ std::vector<int> ControlMirror::expected() const {
   return peers;
 }
 
-// What is seen here: of a rank of another node, what came by this way.
+// The progress of a rank as seen on this node; for a rank of another node, by the flags of this
+// way.
 std::uint64_t ControlMirror::seen_progress(int peer) const noexcept {
   const ControlFlags& flags = links_.view().control(peer);
   return (links_.view().here(peer) ? flags.progress : flags.*progress_)

@@ -22,21 +22,21 @@ class ControlMirror {
   void send(std::uint64_t number);
   // Over the second way: the rows that this rank sent in operation `number` have been delivered.
   void send_delivered(std::uint64_t number);
-  // Sends read_through of this rank to the ranks of the last operation and to those that will take
-  // part, without progress, since messages by the table in use may still be on their way. Returns
-  // the table of the ranks that will take part. `all`: all ranks do.
+  // Sends this rank's read_through to the ranks of the last operation and to those that will take
+  // part. It does not send progress, since messages by the table in use may still be in flight.
+  // Returns the table of the ranks that will take part. `all`: all ranks will.
   ForwardingTable send_read(const std::vector<bool>& taking_part, bool all);
-  // Sends to all nodes that this rank may have sent to that it destroys its exchange.
+  // Sends to all nodes with which this rank may have communicated that it destroys its exchange.
   void send_departure();
 
   // Writes a message about rank `source` to the window of this node.
   void write(int source, std::uint64_t number, const RecordMessage& message);
   void write(int source, std::uint64_t number, const RankFlags& flags);
 
-  // The mates whose rows are still to come that no flag of a wait covers.
+  // The mates of which rows may still arrive although no awaited flag shows it.
   std::vector<int> expected() const;
-  // True when all ranks whose messages come through this one, or all that read these messages here,
-  // have destroyed their exchange or are gone, at every level.
+  // True if no more messages pass through this rank: at every level, all ranks that send them, or
+  // all ranks of this node that read them, have destroyed their exchange or are gone.
   bool ended() const;
 
  private:
@@ -46,12 +46,12 @@ class ControlMirror {
   std::uint64_t seen_progress(int peer) const noexcept;
 
   MateLinks& links_;
-  std::atomic<std::uint64_t> ControlFlags::*progress_;  // that messages of this way raise
-  // The last record that was sent; by the second way, the last operation that was delivered. The
-  // caller writes it, any thread reads it; nothing else is published by it.
+  std::atomic<std::uint64_t> ControlFlags::*progress_;  // the flag that this way raises
+  // The operation of the last record that was sent; on the second way, the last operation that was
+  // delivered. The caller writes it and any thread reads it; it publishes no other memory.
   std::atomic<std::uint64_t> sent_{0};
-  // [ranks] Those whose messages come through this rank, by the table of any operation so far; and
-  // those of them that send to it directly. Guarded by the lock of the group.
+  // [ranks] The ranks whose messages came through this rank by the table of any operation so far;
+  // and those of them that send to it directly. Guarded by the lock of the group.
   std::vector<bool> served_, sends_here_;
 };
 

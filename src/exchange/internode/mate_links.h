@@ -1,5 +1,5 @@
-// MateLinks: what the parts of one way send by: whom they reach (ForwardingTable), the heads of
-// messages, and a count of what has crossed. Any thread may call it.
+// MateLinks: the sending side of one way: the ranks that it reaches (ForwardingTable), the heads of
+// its messages, and counts of the sent bytes. Any thread may call it.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,14 @@ class MateLinks {
   // With Algorithm::kFullmesh no rank forwards from one node to another.
   MateLinks(GroupState& group, const WindowView& view, Algorithm algorithm, bool second_way);
 
-  // The table of the ranks of the last operation in which this rank took part: by it this rank
-  // sends. Its caller's thread only.
+  // The table by which this rank sends its own messages: that of the last operation in which it
+  // took part. Only for the thread of the exchange's caller.
   const ForwardingTable& table() const noexcept { return table_; }
   void use(ForwardingTable table) { table_ = std::move(table); }
-  // The table of all ranks: by it this rank passes on.
+  // The table of all ranks, by which this rank passes messages on.
   const ForwardingTable& everybody() const noexcept { return everybody_; }
   bool is_second_way() const noexcept { return second_way_; }
-  // Between the groups of the outermost level at which this rank has mates.
+  // Whether there is a second way, at the outermost level at which this rank has mates.
   bool has_second_way() const {
     return topology().level(everybody_.outermost).link.second_way.has_value();
   }
@@ -40,9 +40,9 @@ class MateLinks {
   int rank() const noexcept { return group_->rank(); }
   int num_ranks() const noexcept { return view_.num_ranks(); }
 
-  // The number of the channel, before the first message.
+  // Sets the number of the channel. Call before the first message.
   void open(std::uint32_t channel) noexcept { channel_ = channel; }
-  // `source`: whose message it is, or for whom sums are requested.
+  // `source`: the rank that the message is about, or for which sums are requested.
   MessageHead head(MessageKind kind, std::uint64_t number, int level, int source) const noexcept {
     return {.channel = channel_,
             .kind = kind,
@@ -69,7 +69,7 @@ class MateLinks {
   };
 
   GroupState* group_;
-  WindowLayout layout_;  // its own: a way may outlive its exchange
+  WindowLayout layout_;  // a copy: a way may outlive its exchange
   WindowView view_;
   bool second_way_;
   ForwardingTable everybody_, table_;

@@ -1,9 +1,11 @@
-// Message layout: the bytes of what an exchange sends between nodes. Each part has one writer and
-// one reader here, and no other code knows where its fields lie. A reader takes bytes of any source
-// and checks them against the sizes of this exchange; what fails the check is no part.
+// Message layout: the bytes of the messages that an exchange sends between nodes. Each part has one
+// writer and one reader here, and no other code knows the offsets of its fields. A reader takes
+// bytes of any source, checks them against the sizes of this exchange, and refuses those that do
+// not fit.
 //   record   RankFlags | Record | count row         rows   a RowUnit for each row
 //   flags    RankFlags                              request  SumFormat | a SumUnit for each token
-// The sums that reply to a request lie as ReplyLayout says, in the order of the request.
+// ReplyLayout has the layout of the sums that reply to a request; they have the order of the
+// request.
 #pragma once
 
 #include <array>
@@ -48,11 +50,11 @@ struct Destination {
   std::array<std::int32_t, kMaxTopK> ids = {};
 };
 
-// A row of a dispatch on its way, with all its destinations in one subtree.
+// A row of a dispatch, with all its destinations in one subtree.
 struct RowUnit {
   enum : std::int32_t {
     kStreaming = 1,   // all rows of the dispatch together do not fit the caches
-    kEverywhere = 2,  // to every node, wanted or not (kAllgather)
+    kEverywhere = 2,  // sent to every node, needed or not (kAllgather)
   };
   static constexpr int kMostDestinations = kMaxEntries * kMaxTpSize;
 
@@ -63,18 +65,19 @@ struct RowUnit {
 };
 void append_destination(const WindowLayout& layout, const Destination& destination,
                         std::vector<std::byte>& destinations);
-// False: its rank or row is none of this exchange.
+// False: this exchange has no such rank or row.
 bool read_destination(const WindowLayout& layout, int num_ranks, const RowUnit& unit, int index,
                       Destination& destination);
 std::size_t row_unit_bytes(const WindowLayout& layout, int num_destinations) noexcept;
-// The unit with some of its destinations, into exactly row_unit_bytes().
+// Writes the unit with some of its destinations, into exactly row_unit_bytes().
 void write_row_unit(const WindowLayout& layout, const RowUnit& unit,
                     std::span<const std::int64_t> destinations, std::span<std::byte> out);
-// The unit that `body` begins with, as views of it. Returns its bytes; 0: there is none.
+// Reads the unit at the beginning of `body`, as views of `body`. Returns its bytes; 0: there is no
+// valid unit.
 std::size_t read_row_unit(const WindowLayout& layout, std::span<const std::byte> body,
                           RowUnit& unit);
 
-// What the sums of a combine are made of.
+// The format of the rows and sums of a combine.
 struct SumFormat {
   std::int64_t hidden = 0;
   DataType row_type = DataType::kBf16;
@@ -87,7 +90,7 @@ void append_format(const SumFormat& format, std::vector<std::byte>& out);
 // `most_row_bytes`: of an output row of this exchange.
 bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format);
 
-// One row that a sum has, and where it lies at each tensor-parallel rank.
+// One row of a sum, and its place at each tensor-parallel rank.
 struct Summand {
   struct Place {
     std::int32_t rank = 0, row = 0;
@@ -97,7 +100,7 @@ struct Summand {
   std::array<Place, kMaxTpSize> places = {};
 };
 
-// The rows of one token in one subtree: they return as one sum, or side by side (kExact).
+// The rows of one token in one subtree. The reply has one sum of them, or all rows (kExact).
 struct SumUnit {
   int tp_size = 1;
   int num_summands = 0;
@@ -107,13 +110,13 @@ struct SumUnit {
 };
 std::size_t summand_bytes(int tp_size) noexcept;
 void append_summand(const Summand& term, int tp_size, std::vector<std::byte>& terms);
-// The unit with some of its terms.
+// Appends the unit with some of its summands.
 void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out);
-// False: what is there is no unit of 1 to kMaxEntries terms.
+// False: there is no valid unit of 1 to kMaxEntries summands.
 bool read_sum_unit(ByteReader& reader, int tp_size, SumUnit& unit);
 
-// A message as its kind says; the spans are of its body.
+// The contents of a message, by its kind. Spans refer to its body.
 struct RowUnits {
   std::span<const std::byte> units;
 };
@@ -126,13 +129,13 @@ struct SumReply {
 };
 using ExchangeMessage =
     std::variant<std::monostate, RecordMessage, RankFlags, RowUnits, SumRequestMessage, SumReply>;
-// monostate: the bytes are no message of this exchange. Units are checked where they are read.
+// monostate: the bytes are not a message of this exchange. Units are checked when they are read.
 ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
                              const WindowLayout& layout, std::int64_t most_row_bytes);
 
 // The reply to a SumUnit of `num_summands`: its rows or their sum, then the scalars of each row.
 struct ReplyLayout {
-  std::size_t row_bytes = 0;  // of a row (exact) or of a sum
+  std::size_t row_bytes = 0;  // bytes of a row (exact) or of a sum
   bool exact = false;
   int scalars = 0;
 

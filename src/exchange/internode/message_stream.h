@@ -1,6 +1,6 @@
-// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. One
-// thread at a time takes room for a piece, in order; any thread writes the piece, and a message
-// leaves when all its pieces are written.
+// MessageStream: packs pieces for one peer into as few messages as possible. One thread at a time
+// takes room for a piece, in order; any thread writes the piece. A message is sent when all its
+// pieces are written.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@ class MessageStream {
   struct Message;
 
  public:
-  // The size of a full message: a part that has come is stored while more comes
-  // (docs/decisions/between_nodes.md).
+  // The size of a full message. It is limited so that the receiver stores one message while the
+  // next arrives (docs/decisions/between_nodes.md).
   static constexpr std::size_t kMessageBytes = MessageChannel::kSendBufferBytes / 4;
 
   // Where a piece is to be written.
   struct Place {
-    std::byte* data = nullptr;  // null: there is no room now
+    std::byte* data = nullptr;  // null: there is no room
     Message* message = nullptr;
   };
 
@@ -34,27 +34,28 @@ class MessageStream {
   int peer() const noexcept { return peer_; }
   // True when a piece of `bytes` has room, which append() then gives it.
   bool open(std::size_t bytes);
-  // Room for a piece of `bytes`, not split; none while too much is under way to this peer.
+  // Takes room for a piece of `bytes` in one message; there is none while too many messages to this
+  // peer are in flight.
   Place append(std::size_t bytes);
-  // The piece is there. On any thread, once for each place.
+  // Call when the piece is written, on any thread, once for each place.
   void written(const Place& place);
-  // Sends what there is, all of it written; a small message leaves with the next one to this peer
-  // (send_soon).
+  // Sends the last message, of which all pieces must be written. A small message is sent with the
+  // next one to this peer (send_soon).
   void flush() { close(); }
-  // Bytes of messages, sent and not.
+  // Bytes of all messages, sent or not.
   std::size_t bytes() const noexcept { return bytes_; }
   bool is_small() const noexcept { return bytes_ <= kSmall; }
 
  private:
-  // To copy what is smaller takes less time than a packet of its own.
+  // Copying a smaller message into another packet takes less time than sending a packet for it.
   static constexpr std::size_t kSmall = 4096;
 
   struct Message {
-    std::optional<MessageChannel::SendBuffer> buffer;  // none: a piece that no buffer holds
-    std::vector<std::byte> large;                      // that piece
-    std::size_t used = 0;                              // of the buffer
-    // Pieces that are not written yet, and one more while pieces are added. Whoever lowers it to 0
-    // (acq_rel: after all who wrote a piece) sends the message.
+    std::optional<MessageChannel::SendBuffer> buffer;  // none: the piece is larger than a buffer
+    std::vector<std::byte> large;                      // such a piece
+    std::size_t used = 0;                              // bytes of the buffer
+    // Pieces that are not written yet, and one more while pieces are added. The thread that lowers
+    // it to 0 (acq_rel: after all writes of pieces) sends the message.
     std::atomic<int> unwritten{1};
   };
 
@@ -65,8 +66,8 @@ class MessageStream {
   MessageChannel* channel_;
   int peer_;
   MessageHead head_;
-  std::list<Message> messages_;  // all that there were; they do not move
-  Message* filling_ = nullptr;   // the one to which pieces are added
+  std::list<Message> messages_;  // all messages so far; they do not move
+  Message* filling_ = nullptr;   // pieces are added to this one
   std::size_t bytes_ = 0;
 };
 

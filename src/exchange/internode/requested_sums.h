@@ -1,5 +1,5 @@
-// RequestedSums: the sums that one combine requests from the mates, and where their replies will
-// lie. The source of the tokens requests in this way, and so does each mate for what lies further
+// RequestedSums: the sums that one combine requests from the mates, and the places of their
+// replies. The source of the tokens makes such requests, and so does each mate for nodes further
 // in.
 #pragma once
 
@@ -21,18 +21,18 @@ class RequestedSums {
   RequestedSums(const SubtreeRule& rule, int level, const SumFormat& format,
                 const ReplyLayout& answers);
 
-  // The subtrees of a unit's terms: term i is item i.
+  // The subtrees of a unit's summands: summand i is item i.
   Subtrees subtrees_of(const SumUnit& unit) const;
-  // Asks for a unit in each of its subtrees, which get the next numbers.
+  // Adds requests for a unit to each of its subtrees, which get the next numbers.
   void add(const SumUnit& unit);
-  // Sends what was added to every mate, also to those from whom nothing is requested.
+  // Sends the requests to every mate, also to mates from which nothing is requested.
   void send(SumServer& server, std::uint64_t number, int source);
 
   std::size_t num_subtrees() const noexcept { return replies_.size(); }
-  // After send(). The reply for a subtree; null: its rows are of this node.
+  // Call after send(). Returns the reply for a subtree; null: its rows are on this node.
   const std::byte* answer(std::size_t subtree) const noexcept;
   bool has_arrived(std::size_t subtree) const noexcept;
-  // The index of a mate; true when sums are requested from it.
+  // True if sums are requested from the mate with this index.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
   // Appends the mates whose replies are not complete yet.
   void add_awaited(std::vector<int>& mates) const;
@@ -49,8 +49,8 @@ class RequestedSums {
   SumFormat format_;
   ReplyLayout layout_;
   std::vector<std::vector<std::byte>> terms_;  // [mates]
-  std::vector<std::size_t> bytes_;             // [mates] of the replies
-  std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is requested from it
+  std::vector<std::size_t> bytes_;             // [mates] bytes of the replies
+  std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is requested
   std::vector<Answer> replies_;                // [subtrees]
 };
 

@@ -6,7 +6,7 @@ namespace ferry::internal {
 
 void RowRelay::keep(const MessageHead& head, std::span<const std::byte> body) {
   const std::vector<ForwardingTable::Mate>& mates = links_.everybody().mates;
-  if (mates.empty() || mates.back().level <= head.level) return;  // none is further in
+  if (mates.empty() || mates.back().level <= head.level) return;  // no mate is further in
   waiting_[head.source].push_back({head, {body.begin(), body.end()}});
 }
 
@@ -31,7 +31,7 @@ bool RowRelay::pass_waiting() {
   return moved;
 }
 
-// Returns how much of the body has left.
+// Returns the bytes of the body that were sent.
 std::size_t RowRelay::pass(const MessageHead& head, std::span<const std::byte> body) {
   if (head.kind == kRows) return pass_rows(head, body);
   for (const ForwardingTable::Mate& mate : links_.everybody().mates) {
@@ -50,7 +50,7 @@ std::size_t RowRelay::pass_rows(const MessageHead& head, std::span<const std::by
     RowUnit unit;
     const std::size_t bytes = read_row_unit(links_.layout(), body.subspan(at), unit);
     if (bytes > 0 && splitter.send(unit, sending) >= 0) break;  // no room
-    at = bytes > 0 ? at + bytes : body.size();                  // no unit: what is left is dropped
+    at = bytes > 0 ? at + bytes : body.size();  // no valid unit: the rest is dropped
   }
   splitter.flush();
   return at;

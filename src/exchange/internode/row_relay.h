@@ -20,17 +20,18 @@ class RowRelay {
  public:
   explicit RowRelay(MateLinks& links) : links_(links), room_(links.num_ranks()) {}
 
-  // Keeps a message for the nodes further in, where there are any. No request for sums: each mate
-  // makes those anew (SumRequest).
+  // Keeps a message for the nodes further in, if there are any. Not for requests of sums, which
+  // each mate makes anew (SumRequest).
   void keep(const MessageHead& head, std::span<const std::byte> body);
-  // Passes on what is kept, and raises room() where there is some. True when something moved.
+  // Passes on kept messages, and raises room() of peers that have room. True if something was sent.
   bool go_on();
-  // True while it keeps messages that others wait for.
+  // True while it keeps messages for which others wait.
   bool holds() const noexcept { return !waiting_.empty(); }
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* room() const noexcept { return room_.data(); }
-  // The value of room()[peer] that says there is room for so many messages. One peer at a time.
+  // Returns the value that room()[peer] will reach when there is room for this many messages. Only
+  // one peer at a time.
   std::uint64_t want_room(int peer, std::uint32_t messages);
 
  private:
@@ -38,7 +39,7 @@ class RowRelay {
     std::int32_t peer;
     std::uint32_t messages;  // 0: no room is waited for
   };
-  // A message that is kept, passed on up to byte `at`.
+  // A kept message, of which the bytes before `at` have been passed on.
   struct Waiting {
     MessageHead head;
     std::vector<std::byte> body;
@@ -51,9 +52,9 @@ class RowRelay {
   std::size_t pass_rows(const MessageHead& head, std::span<const std::byte> body);
 
   MateLinks& links_;
-  std::map<int, std::deque<Waiting>> waiting_;  // of each served rank, in the order they came
+  std::map<int, std::deque<Waiting>> waiting_;  // by served rank, in order of arrival
   std::atomic<Wanted> wanted_{Wanted{0, 0}};
-  std::vector<std::atomic<std::uint64_t>> room_;  // [ranks] raised here
+  std::vector<std::atomic<std::uint64_t>> room_;  // [ranks] raised by this rank
 };
 
 }  // namespace ferry::internal

@@ -34,8 +34,9 @@ int RowSplitter::send(const RowUnit& unit, Sending& sending, int run) {
   return full;
 }
 
-// For the pieces that have not left. All mates have room or none gets the row: whoever passes on
-// keeps what has not left.
+// Takes room for the pieces of a row that have none yet, and only if all mates have room. With
+// kFullmesh several pieces go to one mate, so room may end between them; the rest follows in the
+// next call.
 int RowSplitter::take_room(Sending& sending) {
   auto& [pieces, sent] = sending;
   const std::lock_guard lock(room_);
@@ -50,7 +51,7 @@ int RowSplitter::take_room(Sending& sending) {
   return -1;
 }
 
-// A row that goes everywhere reaches mates that have no destinations, too.
+// A row with kEverywhere is sent to mates without destinations, too.
 void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees, std::vector<Piece>& pieces) {
   pieces.clear();
   const auto add = [&](MessageStream& stream, std::span<const std::int64_t> destinations) {
@@ -59,7 +60,7 @@ void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees, std::vect
   };
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, destinations] = subtrees[i];
-    if (next_hop >= static_cast<int>(first_))  // else of this node
+    if (next_hop >= static_cast<int>(first_))  // else the subtree is this node
       add(streams_[next_hop - first_], destinations);
   }
   const auto has_piece = [&pieces](const MessageStream& stream) {

@@ -1,6 +1,6 @@
-// RowSplitter: rows of one rank on their way to the mates. Each row leaves once for each subtree in
-// which it has destinations. The source of the rows sends them so (cross_rows.cc), and so does each
-// mate that passes them on to nodes further in (row_relay.cc). Calls MessageStream.
+// RowSplitter: sends rows of one rank to the mates. Each row is sent once to each subtree in which
+// it has destinations. The source of the rows uses it (cross_rows.cc), and so does each mate that
+// passes them on to nodes further in (row_relay.cc).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace ferry::internal {
 
 class RowSplitter {
-  // What a mate gets of a row.
+  // The part of a row that one mate gets.
   struct Piece {
     MessageStream* stream;
     std::span<const std::int64_t> destinations;  // valid during send()
@@ -25,23 +25,24 @@ class RowSplitter {
   };
 
  public:
-  // To mates further in than `level`; -1: to all.
+  // Sends to mates further in than `level`; -1: to all.
   RowSplitter(MateLinks& links, const SubtreeRule& rule, int level, std::uint64_t number,
               int source);
 
-  // A row on its way, on one thread.
+  // The state of a row that one thread sends.
   struct Sending {
     std::vector<Piece> pieces = {};  // one for each subtree that gets the row
-    std::size_t sent = 0;            // of these
+    std::size_t sent = 0;            // the number of sent pieces
   };
 
-  // The peer for which there is no room now, so that the same call must come again with what
-  // `sending` is then; -1: the row has left. Destinations come in runs of `run` that are of one
-  // node. Threads may send rows at the same time, each with a `sending` of its own.
+  // Returns -1 if the row was sent. Otherwise returns the peer to which there is no room, and the
+  // call must be repeated with the same `sending`. Each `run` consecutive destinations are on one
+  // node. Threads may send rows at the same time, each with its own `sending`.
   int send(const RowUnit& unit, Sending& sending, int run = 1);
-  // When all rows were sent.
+  // Call when all rows were sent.
   void flush();
-  // Every mate gets little, which leaves with the next message to it (MessageStream::flush).
+  // True if every mate gets only a small message, which is sent with the next one to it
+  // (MessageStream::flush).
   bool is_small() const noexcept;
 
  private:
@@ -51,7 +52,7 @@ class RowSplitter {
   MateLinks& links_;
   SubtreeRule rule_;
   std::size_t first_;                   // mate
-  std::mutex room_;                     // held while room is taken
+  std::mutex room_;                     // protects the streams while room is taken
   std::vector<MessageStream> streams_;  // [mates from first_]
 };
 

@@ -17,7 +17,8 @@ void store_metadata(const WindowLayout& layout, std::byte* buffer, const Destina
   std::memcpy(buffer + layout.topk_ids() + to.row * ids, to.ids.data(), ids);
 }
 
-// Destinations of other nodes were passed on. False: what is there is no unit of this exchange.
+// Skips destinations on other nodes, which get the row by RowRelay. False: the unit is not one of
+// this exchange.
 bool store_unit(const WindowView& view, std::uint64_t number, const RowUnit& unit) {
   const WindowLayout& layout = *view.layout;
   void* rows[RowUnit::kMostDestinations];

@@ -1,5 +1,6 @@
-// Rows of a served rank: from a message into their slots at the ranks of this node, their scales,
-// sources and weights beside them. For rows of its own node send_rows.cc and row_metadata.cc do so.
+// Stores the rows of a served rank from a message in their slots at the ranks of this node, with
+// their scales, sources and weights. send_rows.cc and row_metadata.cc do this for rows of the same
+// node.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace ferry::internal {
 
-// The row units of a message of dispatch `number`.
+// Stores the row units of a message of dispatch `number`.
 void store_rows(const WindowView& view, std::uint64_t number, std::span<const std::byte> units);
 
 }  // namespace ferry::internal

@@ -48,8 +48,8 @@ bool SumRequest::check(std::span<const std::byte> units) {
   return true;
 }
 
-// All ranks of a summand are of one node: this one, or one that is further in than the level over
-// which the request came.
+// True if all ranks of a summand are on one node: this one, or one further in than the level at
+// which the request crossed.
 bool SumRequest::reaches(const Summand& term) const {
   const ForwardingTable& table = links_.everybody();
   const Topology& topology = links_.topology();
@@ -87,8 +87,8 @@ bool SumRequest::serve() {
   return true;
 }
 
-// Never: a rank refused or ended the combine with an error, and the served rank knows it too. Asked
-// again at each look: a mate further in may find out first, and never send its reply.
+// kNever: a rank refused or ended the combine with an error, which the served rank finds too. This
+// is checked at each look, since a mate further in may find the error first and then send no reply.
 SumRequest::Ready SumRequest::ready() const {
   const WindowView& view = links_.view();
   for (const int rank : ranks_) {
@@ -109,8 +109,8 @@ void SumRequest::add_awaited(std::vector<int>& mates) const {
   if (ready() == Ready::kYes) asked_.add_awaited(mates);
 }
 
-// Those that are written at once, a message for each worker: the next ones of which all replies of
-// mates are here, and for which there is room.
+// Finds the next replies to write, up to one message for each worker: all sums of mates that they
+// need have arrived, and there is room for them.
 void SumRequest::find_replies() {
   replies_.clear();
   std::size_t left = sums_.size() * MessageStream::kMessageBytes;
@@ -133,7 +133,7 @@ void SumRequest::find_replies() {
   }
 }
 
-// Messages leave in the order in which sums were requested: each when its last one is written.
+// Messages are sent in the order of the requested sums, each when its last sum is written.
 void SumRequest::write_replies() {
   const std::int64_t count = std::ssize(replies_);
   WorkerPool& workers = server_.workers();
@@ -146,7 +146,7 @@ void SumRequest::write_replies() {
   for (const Answer& answer : replies_) out_->written(answer.place);
 }
 
-// Where a row of this node lies; of another node, all but that. False: it was not published.
+// Fills in `row`; for a row of another node all but its address. False: the row was not published.
 bool SumRequest::find_row(const Summand& term, RowSum::Row& row) const {
   const WindowView& view = links_.view();
   row.owner = term.owner;

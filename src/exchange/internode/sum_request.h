@@ -1,7 +1,7 @@
-// SumRequest: the sums that a served rank has requested in one combine, until all are sent.
-// The rows of this node are summed once all ranks that have some have published their outputs, and
-// with them the replies of mates further in, by the workers; sums leave as there is room. The
-// source of the tokens sums its own in the same way (RowSum, RequestedSums).
+// SumRequest: the sums that a served rank has requested in one combine, until all are sent. The
+// workers add the rows of this node, once their ranks have published them, and the replies of mates
+// further in. Sums are sent when there is room. The source of the tokens sums rows of its own node
+// in the same way (RowSum, RequestedSums).
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,26 @@ class SumServer;
 
 class SumRequest {
  public:
-  // `requester`: who sent the request; `head` says for whom and over which level.
+  // `requester`: the rank that sent the request. `head` has the rank for which it was made, and the
+  // level at which it crossed.
   SumRequest(SumServer& server, int requester, const MessageHead& head, const SumFormat& format);
 
   // Reads the units of the request. A request that this rank cannot fulfil gets an empty reply.
   void read(std::span<const std::byte> units);
-  // Requests their part of the sums from the mates further in. Once, after read().
+  // Requests from the mates further in their part of the sums. Call once, after read().
   void pass_on();
-  // Sends what can be sent now. True when the request is done with.
+  // Sends the sums that can be sent now. True if all were sent.
   bool serve();
   std::uint64_t number() const noexcept { return head_.number; }
-  // The mates whose replies are missing, where nothing else is.
+  // Appends the mates whose replies are missing, if only replies are missing.
   void add_awaited(std::vector<int>& mates) const;
 
  private:
   enum class Ready { kNo, kYes, kNever };
-  // A reply that can be written now: all that it sums is here, and there is room for it.
+  // A reply that can be written now: its rows and sums have arrived, and there is room for it.
   struct Answer {
     SumUnit unit;
-    std::size_t subtree;  // of asked_, the first of the unit
+    std::size_t subtree;  // index in asked_ of the unit's first subtree
     MessageStream::Place place;
   };
 
@@ -57,13 +58,13 @@ class SumRequest {
   int requester_;
   MessageHead head_;
   SumFormat format_;
-  RequestedSums asked_;  // of mates further in
+  RequestedSums asked_;  // from mates further in
   std::vector<std::byte> units_;
-  std::size_t at_ = 0;           // bytes of units_ served
-  std::size_t subtree_ = 0;      // of asked_, the first of the next unit
-  std::vector<int> ranks_;       // whose rows are requested
-  std::vector<RowSum> sums_;     // [workers] from the first unit on, like out_
-  std::vector<Answer> replies_;  // that are written next
+  std::size_t at_ = 0;           // bytes of units_ that are served
+  std::size_t subtree_ = 0;      // index in asked_ for the next unit
+  std::vector<int> ranks_;       // the ranks of the requested rows
+  std::vector<RowSum> sums_;     // [workers] made with the first unit, like out_
+  std::vector<Answer> replies_;  // the next replies to write
   std::optional<MessageStream> out_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace ferry::internal {
 
-// A later request of a rank comes behind the earlier ones; one of an earlier combine is dropped.
+// A rank's request is queued after its earlier ones; a request of an earlier combine is dropped.
 void SumServer::take(int from, const MessageHead& head, const SumRequestMessage& ask) {
   const ForwardingTable& table = links_.everybody();
   const int level = table.mates[table.next_hop[head.source]].level;

@@ -33,21 +33,21 @@ class SumServer {
   MateLinks& links() const noexcept { return links_; }
   std::int64_t max_row_bytes() const noexcept { return config_.max_output_row_bytes; }
 
-  // Takes a message of rank `from`: a request, or the next bytes of a reply.
+  // Reads a message of rank `from`: a request, or the next bytes of a reply.
   void take(int from, const MessageHead& head, const SumRequestMessage& ask);
   void take(int from, const MessageHead& head, const SumReply& answers);
-  // `source` requests nothing more.
+  // Call when `source` requests nothing more.
   void end(int source);
-  // Sends the sums that can be made now. True when the last one of a request was sent.
+  // Sends the sums that can be made now. True if the last sum of a request was sent.
   bool serve();
-  // The mates without whose replies this rank cannot make sums that others wait for.
+  // The mates whose replies this rank needs for sums for which others wait.
   std::vector<int> awaited() const;
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* summed() noexcept { return inbox_.summed().data(); }
   const std::atomic<std::uint64_t>* served() const noexcept { return served_.data(); }
 
-  // How sums are made and lie.
+  // The types of sums, and the layout of replies.
   bool exact() const noexcept { return config_.node_sums == NodeSums::kExact; }
   DataType sum_type(DataType row_type) const noexcept {
     return config_.node_sums == NodeSums::kFp32 ? DataType::kFp32 : row_type;
@@ -55,8 +55,8 @@ class SumServer {
   RowFormat row_format(const SumFormat& format) const noexcept;
   ReplyLayout reply_layout(const RowFormat& format, int scalars) const noexcept;
 
-  // Requests the sums of combine `number` for rank `source`, which will have `bytes`; null
-  // where that is 0: the mate learns that nothing is requested from it.
+  // Requests the sums of combine `number` for rank `source`, which will have `bytes`. If `bytes` is
+  // 0, it returns null, and the mate gets an empty request.
   struct Ask {
     std::uint64_t number;
     int source;
@@ -65,7 +65,7 @@ class SumServer {
   const IncomingSums* ask(const ForwardingTable::Mate& mate, const Ask& ask,
                           std::span<const std::byte> body);
   void forget(std::uint64_t number, int source) { inbox_.forget(number, source); }
-  // Whether the sums of this rank's own combine from a mate are all here.
+  // Whether all sums from a mate for this rank's own combine have arrived.
   bool all_here(std::uint64_t number, int mate) const {
     return inbox_.whole(number, links_.rank(), mate);
   }
@@ -74,9 +74,9 @@ class SumServer {
   MateLinks& links_;
   ExchangeConfig config_;  // its own: a way may outlive its exchange
   std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
-  // By served rank that has requested sums. The key is the outermost level at which its groups and
-  // this rank's differ, then the rank: sums for ranks furthest out are made first, as most hops are
-  // left to them.
+  // The requests of each served rank. The key is the outermost level at which its groups and this
+  // rank's differ, then the rank. So sums for the ranks furthest out are made first, as they have
+  // the most hops before them.
   std::map<std::pair<int, int>, std::list<SumRequest>> requests_;
   std::vector<SumRequest*> to_pass_on_;             // read since the last serve()
   std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine whose sums were sent

@@ -8,7 +8,7 @@
 
 namespace ferry::internal {
 
-// Memory is used again: the pages of a first use cost more than the sums.
+// Memory is reused, since page faults of new memory cost more than the sums.
 const IncomingSums& SumsInbox::expect(std::uint64_t number, int source, int mate,
                                       std::size_t bytes) {
   const std::lock_guard lock(mutex_);
@@ -67,7 +67,7 @@ bool SumsInbox::whole(std::uint64_t number, int source, int mate) const {
   });
 }
 
-// Only upwards: an earlier combine may be whole after kDeparted.
+// Raises only: an earlier combine may become complete after kDeparted.
 void SumsInbox::raise_summed(int mate, std::uint64_t number) noexcept {
   raise_to(summed_[mate], number);
 }

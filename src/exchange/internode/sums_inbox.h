@@ -1,5 +1,5 @@
 // SumsInbox: memory for the sums that this rank has requested from others, laid out before they
-// come, and the flags that say they are here. Any thread may call it.
+// arrive, and the flags for their arrival. Any thread may call it.
 #pragma once
 
 #include <atomic>
@@ -14,13 +14,13 @@
 
 namespace ferry::internal {
 
-// The sums of one combine from one mate, for this rank or for one that it serves.
+// The sums of one combine from one mate, for this rank or for a rank that it serves.
 struct IncomingSums {
   std::uint64_t number = 0;
   int source = 0, mate = 0;  // for whom, from whom
   std::unique_ptr<std::byte[]> memory = {};
   std::size_t size = 0, capacity = 0;
-  std::atomic<std::size_t> filled{0};  // bytes that have come
+  std::atomic<std::size_t> filled{0};  // bytes that have arrived
 
   // Acquire: the bytes may be read. Partner: SumsInbox::take().
   std::size_t come() const noexcept { return filled.load(std::memory_order_acquire); }
@@ -34,7 +34,7 @@ class SumsInbox {
   // Valid until forget().
   const IncomingSums& expect(std::uint64_t number, int source, int mate, std::size_t bytes);
   void forget(std::uint64_t number, int source);
-  // The next bytes from `mate`. True when the sums for `source` are whole now.
+  // Stores the next bytes from `mate`. True if the sums for `source` are now complete.
   bool take(std::uint64_t number, int source, int mate, std::span<const std::byte> bytes);
   bool whole(std::uint64_t number, int source, int mate) const;
   // [ranks] the last combine whose sums for this rank each mate has sent; kDeparted: no more come.
@@ -42,7 +42,7 @@ class SumsInbox {
   void raise_summed(int mate, std::uint64_t number) noexcept;
 
  private:
-  mutable std::mutex mutex_;  // of the next two; what has come is read without it
+  mutable std::mutex mutex_;  // for the next two members; sums are read without it
   std::list<IncomingSums> expected_;
   std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
   std::vector<std::atomic<std::uint64_t>> summed_;

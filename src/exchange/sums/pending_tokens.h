@@ -11,11 +11,11 @@ namespace ferry::internal {
 
 class PendingTokens {
  public:
-  // All of [0, num_tokens).
+  // Makes all tokens [0, num_tokens) pending.
   void restart(std::int64_t num_tokens);
 
-  // Makes ready the first pending tokens for which `is_ready(token)` holds, at most `most`. False,
-  // and none is ready, where they are too few to be worth a pass.
+  // Makes the first pending tokens ready for which `is_ready(token)` holds, at most `most`. If they
+  // are too few for a pass, none is made ready, and it returns false.
   template <typename IsReady>
   bool find_ready(const IsReady& is_ready, std::int64_t most) {
     ready_.clear();
@@ -25,18 +25,18 @@ class PendingTokens {
     }
     return keep_if_worth_a_pass();
   }
-  // As many as a pass takes where other ranks may wait for this one meanwhile.
+  // The tokens of a pass during which other ranks may wait for this rank.
   std::int64_t few() const noexcept { return (num_tokens_ + kPasses - 1) / kPasses; }
 
-  // Both ascend.
+  // Both are in ascending order.
   std::span<const std::int32_t> ready() const noexcept { return ready_; }
   std::span<const std::int32_t> pending() const noexcept { return pending_; }
-  // The ready tokens are reduced.
+  // Call when the ready tokens are reduced.
   void drop_ready();
 
  private:
-  // A pass walks tokens out of order, which pays only for at least one in kPasses of them. So there
-  // are at most kPasses passes.
+  // A pass reads tokens out of order, which is worth it only for at least one in kPasses of all
+  // tokens. So there are at most kPasses passes.
   static constexpr std::int64_t kPasses = 16;
 
   bool keep_if_worth_a_pass();

@@ -33,7 +33,7 @@ void RowSum::ship(std::int64_t item, void* out) {
   }
 }
 
-// The rows that are set are those of this node.
+// Sums the rows of this node, which are those that are set.
 void RowSum::sum_own(void* out) {
   part_.clear();
   for (int i = 0; i < count_; ++i) {
@@ -51,7 +51,7 @@ const void* RowSum::own() {
   return own_.get();
 }
 
-// Sums of levels further in are of the one group that this rank is in.
+// Sums of levels further in belong to one group: that of this rank.
 void RowSum::add_to(Summands& total, std::span<const Sum> sums, int level) {
   for (std::size_t i = 0; i < sums.size();) {
     std::size_t end = i;
@@ -61,7 +61,7 @@ void RowSum::add_to(Summands& total, std::span<const Sum> sums, int level) {
   }
 }
 
-// A group of which one part has rows has the sum of that part.
+// If only one part of a group has rows, its sum is the sum of the group.
 const void* RowSum::sum_of(std::span<const Sum> sums, int level) {
   if (sums.size() == 1) return sums[0].row ? sums[0].row : own();
   const auto inside = [level](const Sum& sum) { return sum.level > level; };
@@ -119,7 +119,8 @@ void RowSum::add_partial(const Row& last, Summands& sum) const {
     rows[count] = plain(*row, sum);
     weights[count++] = row->weight;
   }
-  // One row as it is: added to +0 and rounded to its own type it stays what it was.
+  // A single row is used unchanged: adding it to +0 and rounding it to its own type would not
+  // change it.
   if (count == 1 && weights[0] == 1.0f) return sum.add(rows[0], format_.type);
   std::byte* partial = sum.scratch();
   reduce_rows({.rows = rows,

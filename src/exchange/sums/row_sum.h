@@ -1,8 +1,8 @@
-// RowSum: the rows of one token and what their sum is. The rows of this node are read where they
-// lie; rows in other subtrees have come as a reply, one sum of each (or, with NodeSums::kExact, row
-// by row). The source of a token and a mate that sums for a rank it serves fill and use it in the
-// same way, so a result does not depend on where its token comes from (docs/numerics.md, "Between
-// nodes"). One per worker, used again for every token.
+// RowSum: the rows of one token, and their sum. Rows of this node are read where they lie. Rows of
+// other subtrees have arrived in replies, as one sum for each subtree (or, with NodeSums::kExact,
+// row by row). The source of a token and a mate that sums for a rank it serves use it in the same
+// way, so a result does not depend on which rank is the source (docs/numerics.md, "Between nodes").
+// One per worker, used again for every token.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace ferry::internal {
 
 // The type, size and weighting of the rows of one combine.
 struct RowFormat {
-  const WireFormat* wire;  // of combine
+  const WireFormat* wire;  // wire format of combine
   DataType type;
   std::int64_t hidden;
   Partials partials;
@@ -37,47 +37,46 @@ struct RowFormat {
 
 class RowSum {
  public:
-  // `sum_type`: of the sums of subtrees.
+  // `sum_type`: the type of the sums of subtrees.
   RowSum(const RowFormat& format, DataType sum_type, int num_levels);
 
   struct Row {
     std::array<const void*, kMaxTpSize> parts;  // by tensor-parallel rank, this rank's first
     int num_parts;
-    int owner;  // equal for the rows of one rank; -1: no row
+    int owner;  // the rank of the row; -1: no row
     float weight;
-    bool encoded;  // in the wire format already; one part then
+    bool encoded;  // already in the wire format, as one part
   };
 
   const RowFormat& format() const noexcept { return format_; }
 
-  // Rows of `count` items, from `first`, to be set by row().
+  // Begins with the items [first, first + count), whose rows are then set by row().
   void clear(std::int64_t first, int count) noexcept;
   Row& row(std::int64_t item) noexcept { return rows_[item - first_]; }
 
-  // The rows of all items, side by side: `find_row(item, row)` says where a row of this node lies,
-  // and all about a row of another node except where it lies; `answer(i)` is what has come from
-  // subtree i, null: it is this node.
+  // Sets the rows of all items. `find_row(item, row)` fills in a row; for a row of another node all
+  // but its address. `answer(i)` is the reply of subtree i, which has its rows; null: this node.
   template <typename FindRow, typename AnswerOf>
   void set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
-  // Adds the row of an item as a term of a sum. With Partials::kPerRank the rows of its rank are
-  // one term, in the place of the last of them.
+  // Adds the row of an item as a summand. With Partials::kPerRank the rows of its rank are one
+  // summand, in the place of the last of them.
   void add_summand(std::int64_t item, Summands& sum) const;
-  // The row of an item as it crosses a link: wire_bytes() at `out`.
+  // Writes the row of an item in the wire format: wire_bytes() at `out`.
   void ship(std::int64_t item, void* out);
 
-  // The sums of all subtrees instead, as set_rows().
+  // Sets the sums of all subtrees in place of rows. The arguments are those of set_rows().
   template <typename FindRow, typename AnswerOf>
   void set_sums(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
-  // As terms of `total`: one for each group of `level`, all of them inside the same group of the
-  // next level out.
+  // Adds the sums to `total`, one summand for each group of `level`. All these groups are in one
+  // group of the next level out.
   void add_to(Summands& total, int level) { add_to(total, sums_, level); }
-  // The sum of all, rounded; of groups of `level` that are in the same group of the next level out.
+  // Writes the rounded sum over groups of `level`, all in one group of the next level out.
   void sum(int level, void* out);
 
  private:
   struct Sum {
     int level;
-    const void* row;  // null: of this node, not made yet
+    const void* row;  // null: the sum of this node, not made yet
   };
 
   void sum_own(void* out);
@@ -85,7 +84,7 @@ class RowSum {
   void add_to(Summands& total, std::span<const Sum> sums, int level);
   const void* sum_of(std::span<const Sum> sums, int level);
   const void* whole(const Row& row, Summands& sum) const;
-  // And through the wire format of combine.
+  // The row after the wire format of combine, if there is one.
   const void* plain(const Row& row, Summands& sum) const {
     return format_.wire->encode ? decoded(row, sum) : whole(row, sum);
   }
@@ -98,12 +97,12 @@ class RowSum {
   int count_ = 0;
   std::array<Row, kMaxEntries> rows_;
   std::vector<Sum> sums_;
-  Summands part_;  // of this node
+  Summands part_;  // the rows of this node
   std::unique_ptr<std::byte[]> own_;
   std::vector<Summands> of_level_;
 };
 
-// The scalars of a row: over several tensor-parallel ranks the sum of theirs, this rank's first.
+// Adds up the scalars of a row over its tensor-parallel ranks, this rank's first.
 struct ScalarShape {
   int num_scalars;
   int tp_size;
@@ -117,8 +116,8 @@ void add_scalars(std::int64_t item, const ScalarShape& shape, const OwnScalars& 
   }
 }
 
-// The scalars of all items: `own(item, tp_rank)` for rows of this node, `answer(i)` those of
-// subtree i in a run, null: it is this node; `to(item)` is where they go.
+// Writes the scalars of all items to `to(item)`. `own(item, tp_rank)` has those of rows of this
+// node. `answer(i)` has those of subtree i, one after the other; null: this node.
 template <typename OwnScalars, typename AnswerOf, typename To>
 void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnScalars& own,
                  const AnswerOf& answer, const To& to) {

@@ -14,7 +14,7 @@ namespace ferry::internal {
 
 class Summands {
  public:
-  // `encoded_bytes` of a row in the wire format of combine.
+  // `encoded_bytes`: the size of a row in the wire format of combine.
   Summands(std::int64_t hidden, std::size_t encoded_bytes)
       : hidden_(hidden), encoded_bytes_(encoded_bytes) {}
 
@@ -24,9 +24,9 @@ class Summands {
     types_[count_] = type;
     weights_[count_++] = weight;
   }
-  // Room for a row of float32, its own until clear().
+  // Memory for a row of float32, which stays valid until clear().
   std::byte* scratch();
-  // Room for an encoded row, overwritten by the next one.
+  // Memory for an encoded row, which the next one overwrites.
   std::byte* encoded();
 
   // Sums as reduce_rows does, over these rows: fills in rows, weights and their type. A sum over

@@ -35,7 +35,7 @@ Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config
 
 Way::~Way() { links_.group().close_channel(number_); }
 
-// Sums come for any rank, everything else from ranks of other nodes.
+// Sums may be for any rank; all other messages are about ranks of other nodes.
 void Way::read(const InMessage& message) {
   const int from = message.from;
   const MessageHead& head = message.head;

@@ -30,7 +30,7 @@ std::size_t Ways::of_token(std::int64_t token, std::size_t num_ways) const noexc
   return takes_second_way(token, group_->topology().level(0).link.second_share()) ? 1 : 0;
 }
 
-// Sums of counts are for ranks of this node.
+// Only ranks of this node wait for sums of counts.
 void Ways::tell(std::uint64_t number, Stage stage) const {
   if (stage == Stage::kSummed) return;
   send_read_through(number);

@@ -28,46 +28,46 @@ class Ways {
 
   // True on one node.
   bool none() const noexcept { return ways_.empty(); }
-  // Those by which the rows and sums of an operation go.
+  // The ways that the rows and sums of an operation take.
   std::vector<Way*> of(const ActiveSet& active) const;
   bool both(const ActiveSet& active) const noexcept { return ways_.size() > 1 && active.all(); }
-  // Which of `num_ways` a token takes.
+  // The index of the way that a token takes.
   std::size_t of_token(std::int64_t token, std::size_t num_ways) const noexcept;
 
   // Control messages; on one node these functions do nothing. tell() sends this rank's flags and
   // record to other nodes once its progress has reached `stage`.
   void tell(std::uint64_t number, Stage stage) const;
-  // The last operation that this rank has finished.
+  // Sends the number of the last operation that this rank has finished.
   void send_read_through(std::uint64_t number) const;
-  // That this rank destroys its exchange.
+  // Sends that this rank destroys its exchange.
   void send_departure() const;
-  // Before the first operation of another set of ranks: sends to the ranks of the last operation
-  // and those of `active` how far this rank has read. Returns the table of the latter, for use().
+  // Call before the first operation of another set of ranks. Sends this rank's read_through to the
+  // ranks of the last operation and to those of `active`. Returns the table of `active`, for use().
   ForwardingTable send_set(const ActiveSet& active) const;
   void use(ForwardingTable table) const;
   // The table of the first way in use; not on one node.
   const ForwardingTable& table() const noexcept;
   // [ranks] ForwardingTable::last_hop of the first way or the second; null: there is no such way.
   const std::vector<int>* last_hop(std::size_t way = 0) const noexcept;
-  // [ranks] those to which this rank sends.
+  // [ranks] the ranks to which this rank sends.
   std::vector<bool> mates() const;
-  // True when this rank writes down the flags and records of `peer`.
+  // True if this rank writes the flags and records of `peer` into the window of its node.
   bool serves(int peer) const noexcept;
 
-  // How a token is summed: by subtrees, unless sums are exact; the sums of the subtrees of a level
-  // first.
+  // Whether tokens are summed by subtrees, which they are unless sums are exact; and the type of
+  // these sums.
   bool by_subtree() const noexcept;
   DataType sum_type(DataType row_type) const noexcept;
   int num_levels() const noexcept;  // 0 on one node
-  // The replies to this rank's requests in a combine are not read any more.
+  // Call when the replies to this rank's requests in a combine are not read any more.
   void forget_sums(std::uint64_t number) const;
 
-  // Before the first operation: who sums rows for other ranks.
+  // Sets the workers that sum rows for other ranks. Call before the first operation.
   void use(const std::shared_ptr<WorkerPool>& workers) const;
   // Bytes that this rank sent over links of `level` and further out.
   CrossedBytes crossed(int level) const noexcept;
-  // Call at the end of the exchange: the ways stay open while others may still send through this
-  // rank.
+  // Call at the end of the exchange: the ways stay open while other ranks may still send messages
+  // through this rank.
   void keep_open();
 
  private:

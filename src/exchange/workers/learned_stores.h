@@ -17,8 +17,8 @@ class LearnedStores {
  public:
   static constexpr int kSizes = 65;  // bits of the bytes of all ranks together, 0 to 64
 
-  // What the trials of groups of so many ranks found. The caches are the same for the whole
-  // process; how many ranks share them is not. Lives as long as the process.
+  // The results of trials of groups of `num_ranks` ranks. The caches are the same for all groups of
+  // the process, but not the number of ranks that share them. Lives as long as the process.
   static LearnedStores& of_groups(int num_ranks);
 
   // Empty: no trial of this size has ended.
@@ -27,8 +27,7 @@ class LearnedStores {
 
  private:
   enum Entry : std::uint8_t { kNothing, kCached, kStreaming };
-  // Relaxed, in find() and keep(): an entry says all that there is to know, and no other memory
-  // depends on it.
+  // Relaxed in find() and keep(): an entry is complete by itself, and publishes no other memory.
   std::array<std::atomic<Entry>, kSizes> entries_ = {};
 };
 

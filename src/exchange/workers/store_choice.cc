@@ -9,16 +9,17 @@ namespace ferry::internal {
 
 namespace {
 
-// The first dispatches of a trial find in the caches what other stores left there: a cache of 17
-// MiB of rows took four of them to fill. The fastest of the others counts.
+// In the first dispatches of a trial the caches still have the contents that the other stores left:
+// for 17 MiB of rows this took four dispatches to change. So the fastest dispatch after these
+// counts.
 constexpr int kTrial = 8;
 
-// Other tenants come and go, so the trials are repeated: of a thousand dispatches, and of those of
-// a second, eight are not the best ones.
+// Other tenants come and go, so the trials are repeated, after a thousand dispatches and at least a
+// second. Eight of these dispatches then have the slower stores.
 constexpr int kTryAgain = 1000;
 constexpr std::int64_t kTryAgainNs = 1'000'000'000;
 
-// Without trials: measured on machines whose last-level cache the job had to itself.
+// Used without trials. Measured on machines on which the job alone used the last-level cache.
 constexpr std::uint64_t kStreamingCaches = 2;
 
 Stores opposite(Stores stores) noexcept {
@@ -56,7 +57,7 @@ Stores StoreChoice::Size::faster() const noexcept {
   return gain > 0 ? Stores::kStreaming : Stores::kCached;
 }
 
-// The same for all of a size.
+// The result is equal for all rows of a size.
 Stores StoreChoice::by_caches(std::uint64_t bytes) const noexcept {
   return std::bit_floor(bytes) > kStreamingCaches * shared_bytes_ ? Stores::kStreaming
                                                                   : Stores::kCached;
@@ -91,7 +92,7 @@ bool StoreChoice::trying(std::uint64_t bytes) const noexcept {
   return bytes > private_bytes_ && size.dispatches > 0 && !size.known();
 }
 
-// By the trials of this exchange, or of the process.
+// The result of trials of this exchange, or else of the process.
 std::optional<Stores> StoreChoice::found(int bits) const noexcept {
   if (sizes_[bits].known()) return sizes_[bits].choice;
   return learned_ != nullptr ? learned_->find(bits) : std::nullopt;
@@ -104,7 +105,7 @@ Stores StoreChoice::stores(std::uint64_t bytes) const noexcept {
   if (trying(bytes))
     return size.dispatches > kTrial ? opposite(by_caches(bytes)) : by_caches(bytes);
   if (const std::optional<Stores> best = found(bits)) return *best;
-  // Where fewer rows did not fit the caches, more do not.
+  // If fewer rows did not fit the caches, these do not either.
   for (int less = 0; less < bits; ++less)
     if (found(less) == Stores::kStreaming) return Stores::kStreaming;
   return by_caches(bytes);

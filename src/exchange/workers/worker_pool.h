@@ -15,17 +15,17 @@ namespace ferry::internal {
 
 class WorkerPool {
  public:
-  // `nodes`: the processors of each NUMA node (cpus_by_node). The threads run on those of the node
-  // on which the caller of run() is; where it is empty, or the caller is on none of them, where
-  // they may run anyway. Throws Error(kSystem) when a thread is refused.
+  // `nodes`: the processors of each NUMA node (cpus_by_node). The threads run on the node on which
+  // the caller of run() is. If `nodes` is empty, or the caller is on none of them, the threads keep
+  // their processors. Throws Error(kSystem) when a thread is refused.
   explicit WorkerPool(int workers, std::vector<CpuList> nodes = {});
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int size() const noexcept { return workers_; }
-  // The shares of `count` items: one for each worker, or one for all items where they are fewer.
-  // Shares differ by at most one item.
+  // The number of shares of `count` items: one for each worker, or 1 if there are fewer items than
+  // workers. Shares differ by at most one item.
   int num_shares(std::int64_t count) const noexcept { return count < workers_ ? 1 : workers_; }
   std::pair<std::int64_t, std::int64_t> share(std::int64_t count, int index) const noexcept {
     const int shares = num_shares(count);
@@ -33,15 +33,15 @@ class WorkerPool {
   }
 
   // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are
-  // done. Waits for another thread that runs something.
+  // done. Waits while another thread is in run().
   template <typename Function>
   void run(std::int64_t count, const Function& part) {
     if (num_shares(count) == 1) return part(std::int64_t{0}, count);
     const std::lock_guard lock(running_);
     fork(count, part);
   }
-  // The same, but this thread does all where another thread runs something: it holds the lock of
-  // the group, for which its caller may wait.
+  // The same for a thread that holds the lock of the group. If another thread is in run(), this
+  // thread does all the work itself, since the other one may wait for that lock.
   template <typename Function>
   void run_locked(std::int64_t count, const Function& part) {
     if (num_shares(count) == 1) return part(std::int64_t{0}, count);
@@ -69,7 +69,7 @@ class WorkerPool {
   std::int64_t count_ = 0;
   const void* part_ = nullptr;
   Call call_ = nullptr;
-  int node_ = -1;  // of nodes_, of the caller; -1: none
+  int node_ = -1;  // index in nodes_ of the caller's node; -1: none
   std::atomic<std::uint32_t> round_{
       0};  // the caller raises it (release) after the above; workers acquire
   std::atomic<std::uint32_t> busy_{
