@@ -149,7 +149,7 @@ typedef struct ferry_all_gather {
 
 typedef struct ferry_group_options {
   uint32_t struct_size, version;
-  int64_t deadline_ns;  // of each call of the group and its exchanges; 0: 100 s
+  int64_t deadline_ns;  // for each call of the group and its exchanges; 0: 100 s
   const char* name;  // distinguishes groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
   const char* topology;              // such as "host:2,rank:4"; NULL: the hosts that are found
@@ -223,7 +223,7 @@ typedef struct ferry_dispatch_args {
   int32_t dtype;               // ferry_data_type of the tokens
   int32_t topk_ids_type;       // ferry_index_type
   int32_t top_k;               // K
-  int32_t num_scale_rows;      // of `scales`: 1, or one per expert, shared experts first
+  int32_t num_scale_rows;      // rows of `scales`: 1, or one per expert, shared experts first
   const float* topk_weights;   // [T, K] float32, sent with the rows; may be NULL
   const uint8_t* token_mask;   // [T], 0: the token is not sent; may be NULL
   const uint8_t* topk_mask;    // [T, K], 0: the entry is not sent; may be NULL
@@ -285,9 +285,9 @@ typedef struct ferry_output_rows {
 // are copied: combine_send has read those. H' is the width of the expert rows.
 typedef struct ferry_combine_args {
   uint32_t struct_size, version;
-  const ferry_handle* handle;  // of the dispatch; NULL: found from `dispatched`
+  const ferry_handle* handle;  // from the dispatch; NULL: found from `dispatched`
   const void* expert_rows;     // [num_rows, H'] in dispatch order; read in place in the window
-  int64_t num_rows;            // as the dispatch received
+  int64_t num_rows;            // the number of received rows
   int64_t hidden;              // H'
   int64_t rows_pitch_bytes;    // from one expert row to the next; 0: dense
   int32_t dtype;               // ferry_data_type of the expert rows: BF16, FP16 or FP32
@@ -313,7 +313,7 @@ typedef struct ferry_combine_args {
   const void* gamma;     // [H'], type of out
   void* y;               // [T, H'], type of out, the norm's result, written here
   float* rstd;           // [T] float32, written here; may be NULL
-  double epsilon;        // of the norm, used as float32; 0: 1e-6
+  double epsilon;        // for the norm, used as float32; 0: 1e-6
   int64_t partials;      // ferry_partials; PER_RANK: EXPERT_MAJOR and PADDED only
   int64_t copy_rows;     // not 0: expert rows in the window are copied too, not read in place
 } ferry_combine_args;
@@ -388,8 +388,8 @@ typedef struct ferry_prediction {
   double combine_us;
   double dispatch_bound_us;  // no order of messages over the same ways is faster
   double combine_bound_us;
-  double received_bytes;  // over links, of the rank with most, in a dispatch: own rows
-  double staged_bytes;    // that it forwards; ferry_window_bytes has the memory of a rank
+  double received_bytes;  // over links, of the rank with the most, in a dispatch: own rows
+  double staged_bytes;    // rows that it passes on; ferry_window_bytes has the memory of a rank
 } ferry_prediction;
 
 #ifdef __cplusplus

@@ -40,8 +40,8 @@ struct MegaMoeArgs {
   Rows x = {};                                     // (Bs, H)
   Matrix<const std::int32_t> topk_ids = {};        // (Bs, K); -1: not sent
   Matrix<const float> topk_weights = {};           // (Bs, K); null: plain sum
-  std::span<const void* const> weight1 = {};       // of each local expert (2 I, H), gates first
-  std::span<const void* const> weight2 = {};       // of each local expert (H, I)
+  std::span<const void* const> weight1 = {};       // for each local expert (2 I, H), gates first
+  std::span<const void* const> weight2 = {};       // for each local expert (H, I)
   RowsOut y = {};                                  // (Bs, H)
   std::span<std::int32_t> expert_token_nums = {};  // (localE), or empty
 };

@@ -151,7 +151,7 @@ struct FERRY_EXPORT Received {
   // when they are accessed.
   std::int64_t room_rows = 0;
   std::int64_t hidden = 0;
-  DataType dtype = DataType::kBf16;  // of the wire
+  DataType dtype = DataType::kBf16;  // type of the wire
   // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k). Sources are numbered by
   // their place in active_ranks, with tp_size > 1 by their rank in the expert-parallel domain.
   std::span<const std::int32_t> sources;

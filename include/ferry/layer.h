@@ -32,8 +32,8 @@ struct LayerArgs {
   TopkIds topk_ids = {};                 // [T, K]
   const float* topk_weights = nullptr;   // [T, K]; null: plain sum
   void* out = nullptr;                   // [T, H], dense, of out_type
-  DataType out_type = DataType::kBf16;   // of the experts' rows and of the result
-  std::chrono::nanoseconds deadline{0};  // of each call of the exchange; 0: the group's
+  DataType out_type = DataType::kBf16;   // type of the experts' results and of `out`
+  std::chrono::nanoseconds deadline{0};  // for each call of the exchange; 0: that of the group
   // As DispatchArgs::active_ranks, for each batch. A rank that is not active makes the same call:
   // no expert is called, and `out` is unchanged.
   const std::int32_t* replica_table = nullptr;

@@ -149,7 +149,7 @@ struct Workload {
                             // receives the results of the other shares
     int pp = 1;             // stages
     int layers = 1;         // MoE layers of all stages
-    int micro_batches = 1;  // of exchange.max_tokens each
+    int micro_batches = 1;  // each of exchange.max_tokens
     double compute_us = 0;  // compute time of a layer for a micro-batch
 
     std::int64_t stage_layers() const noexcept { return (std::int64_t{layers} + pp - 1) / pp; }
@@ -179,7 +179,7 @@ struct Load {
   std::string name;
   double gb_s = 0;
   double dispatch_bytes = 0, combine_bytes = 0;
-  double dispatch_us = 0, combine_us = 0;  // of that instance alone
+  double dispatch_us = 0, combine_us = 0;  // times of that instance
   int instances = 0;
   std::string source = {};
 };
@@ -188,7 +188,7 @@ struct Load {
 struct Span {
   std::string what;
   double start_us = 0, end_us = 0;
-  double bytes = 0;  // of one of them
+  double bytes = 0;  // bytes of one task
   std::int64_t count = 0;
 };
 

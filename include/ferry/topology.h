@@ -38,7 +38,7 @@ class FERRY_EXPORT Topology {
   // unknown.
   struct Link {
     double bandwidth_gb_s = 0;  // 1e9 bytes/s of one link, in each direction
-    double latency_us = 0;      // of a small message from one group to another
+    double latency_us = 0;      // latency of a small message between groups
     int count = 1;      // equal links of a group; consecutive ranks share one (Topology::link_of)
     int mates_xor = 0;  // bits in which the positions of mates differ
     // Pairs of mates, for links that follow no rule: positions in the group above, each with one

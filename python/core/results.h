@@ -22,7 +22,7 @@ struct PyReceived {
   std::unique_ptr<Kept<Received>> kept = std::make_unique<Kept<Received>>(Received{});
   Library library = Library::kNone;
   std::shared_ptr<const ExchangeConfig> config = {};
-  Element scale_element = Element::kOther;  // of token_scales
+  Element scale_element = Element::kOther;  // type of the caller's scales
   int num_ranks = 0;
 };
 

@@ -179,7 +179,7 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
     across->give_up({error.code(), fmt::format("rank {}: {}", rank, error.what()),
                      error.culprit() < 0 ? rank : error.culprit()});
   }
-  across->all_gather("", deadline);  // all have met on their hosts
+  across->all_gather("", deadline);  // all ranks have met on their hosts
   return std::make_unique<ProcessRendezvous>(rank, here.nodes, std::move(across), std::move(host));
 }
 

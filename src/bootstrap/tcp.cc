@@ -259,7 +259,7 @@ Descriptor tcp_listen(const std::string& interfaces, int port) {
   if (!interfaces.empty()) return listen_on(interfaces_of(interfaces).front().address, port);
   if (Descriptor socket = listen_on(any_address(AF_INET6), port)) return socket;
   if (errno == EADDRINUSE) return {};
-  return listen_on(any_address(AF_INET), port);  // this host has no IPv6
+  return listen_on(any_address(AF_INET), port);  // for a host without IPv6
 }
 
 int port_of(const Descriptor& socket) noexcept {

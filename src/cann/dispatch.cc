@@ -20,7 +20,7 @@ struct Dispatch {
   const DispatchArgs& args;
   const ElasticMap& elastic;
   Batch batch;
-  int tp_size;            // of the tensor-parallel group
+  int tp_size;            // ranks of the tensor-parallel group
   std::int64_t capacity;  // max(tp, 1) * A
   std::int64_t local;     // experts of this rank
   std::int64_t columns;   // columns of dynamic_scales that are written

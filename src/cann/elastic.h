@@ -40,7 +40,7 @@ class ElasticMap {
 
   const Attributes& attributes_;
   std::vector<int> active_;
-  std::int32_t shared_ranks_ = 0;  // that remain
+  std::int32_t shared_ranks_ = 0;  // shared-expert ranks that remain
   std::int32_t experts_ = 0;       // routed experts of the remaining ranks
   std::int64_t local_experts_ = 0;
 };

@@ -75,7 +75,7 @@ class ExchangeCache {
   Group group_;
   CommunicatorOptions options_;
   std::vector<Exchange> exchanges_;  // used last first
-  std::vector<int> active_;          // of the call; empty: all ranks
+  std::vector<int> active_;          // ranks of the call; empty: all ranks
 };
 
 }  // namespace ferry::cann::internal

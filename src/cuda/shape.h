@@ -21,7 +21,7 @@ struct CudaShape {
 
   int num_ranks, rank, num_experts, top_k;
   Layout layout;
-  DataType dtype;  // of tokens
+  DataType dtype;  // type of tokens
   Wire wire;
   std::int64_t hidden, alignment, expert_capacity;
   std::int64_t row_capacity;              // rows of a buffer; kPadded: of all its experts together

@@ -48,7 +48,7 @@ void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
   for (int peer = 0; peer < size_; ++peer)
     if (!here(peer)) others.push_back(nodes_.addresses[peer]);
   messages_->let_in(others);
-  rendezvous_->all_gather("", by);  // all let each other in
+  rendezvous_->all_gather("", by);  // from now on all ranks let each other in
   nodes_.reached.resize(size_);
   nodes_.acknowledged.resize(size_);
   nodes_.listens.resize(size_);

@@ -48,7 +48,7 @@ Status GroupState::check(const Await& await) noexcept {
     return give_up(await, Code::kPeerLost, culprit);
   bool waits_too = false;
   if (const int peer = reporter(); peer >= 0) {
-    if (missing_ranks(await).empty()) return {};  // all did their part before that
+    if (missing_ranks(await).empty()) return {};  // all raised their flags before
     const std::uint64_t word = flags_->abort(peer);
     waits_too = is_blamed_while_waiting(await, word);
     if (!waits_too) return give_up(await, AbortWord::code(word), AbortWord::culprit(word));

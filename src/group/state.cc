@@ -110,7 +110,7 @@ Status GroupState::verdict() noexcept {
 
 bool GroupState::usable() const noexcept {
   return !verdict_.closed.load(std::memory_order_acquire) &&
-         !verdict_.broken.load(std::memory_order_acquire) && !aborted();  // as verdict()
+         !verdict_.broken.load(std::memory_order_acquire) && !aborted();  // see verdict()
 }
 
 // Once for each rank: later calls return kBroken and the same text.

@@ -44,12 +44,12 @@ class CallTime {
 // Flags of all ranks, one per rank at a fixed stride. Up when the flag is >= value.
 struct Await {
   const char* operation;  // "dispatch", "combine", "barrier", ...
-  std::uint64_t number;   // of the operation
+  std::uint64_t number;   // number of the operation
   const char* phase;      // "counts", "growth", "reuse", "rows", "outputs"
   const std::atomic<std::uint64_t>* flags;
   std::size_t stride_bytes;
   std::uint64_t value;
-  CallTime* time;                                // of the call
+  CallTime* time;                                // deadline of the call
   bool crowded;                                  // more threads than processors: yield early
   int per_call = 0;                              // what a call adds to a flag; 0: unknown
   const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all

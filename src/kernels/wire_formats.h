@@ -38,7 +38,7 @@ struct DecodeRow {
 
 struct WireFormat {
   const char* name;
-  DataType element_type;  // of dispatch's encoded rows; kBytes: opaque
+  DataType element_type;  // elements of encoded rows; kBytes: opaque
   std::size_t (*encoded_bytes)(std::int64_t hidden, DataType row_type) noexcept;  // most
   std::int64_t (*num_scales)(std::int64_t hidden) noexcept;
   void (*encode)(const EncodeRow& row) noexcept;  // null: the row is sent as it is

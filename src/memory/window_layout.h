@@ -23,11 +23,11 @@ struct WindowShape {
   int node_ranks;           // of a node, at most
   int num_row_lists;        // ranks of a node that dispatch tokens, at most
   int num_windows;          // ranks of a node that own experts, at most
-  int num_columns;          // of the count matrix (ExpertMap)
+  int num_columns;          // columns of the count matrix (ExpertMap)
   int max_local;            // most experts that any rank owns
-  std::size_t row_bytes;    // of a received row
-  std::size_t scale_bytes;  // of the scales of a row
-  std::size_t flags_bytes;  // of a rank
+  std::size_t row_bytes;    // bytes of a received row
+  std::size_t scale_bytes;  // bytes of its scales
+  std::size_t flags_bytes;  // flags of one rank
   std::size_t record_bytes;
   bool shared_sums = false;  // sums of count rows (place_rows.cc)
 };

@@ -32,7 +32,7 @@ struct ActiveSet {
   int num_members;           // sources of a domain
   int tp_size;               // number of tp_ranks; the ranks of one tp_rank are a domain
   int member;                // the member that is this rank; -1: it does not take part
-  int tp_rank;               // of this rank
+  int tp_rank;               // tp_rank of this rank
   std::vector<int> ranks;    // [tp_size, members]
   std::vector<bool> waited;  // [all ranks]: takes part
   ExpertMap map;

@@ -12,7 +12,7 @@
 namespace ferry::internal {
 
 struct Traffic {
-  std::int64_t tokens = 0;  // of each rank
+  std::int64_t tokens = 0;  // tokens of each rank
   int top_k = 0;
   std::vector<int> rank_experts;   // [ranks]: the number of experts of each
   std::vector<bool> sources = {};  // [ranks]: dispatches tokens; empty: all

@@ -35,7 +35,7 @@ struct RowCounts {
 
 // The measurements of one exchange; bytes are summed over ranks.
 struct Measurement {
-  std::int64_t tokens = 0;  // of the rank with the most
+  std::int64_t tokens = 0;  // tokens of the rank with the most
   int iterations = 0;
   // From a barrier: the last end over ranks minus the first start.
   Quantiles dispatch_us;

@@ -30,7 +30,7 @@ struct RankSummary {
   std::uint64_t window_bytes = 0;  // bytes that are committed at the end
   std::uint64_t compared = 0;      // elements compared with the oracle
   std::uint64_t wrong = 0;         // elements that differ from the oracle
-  StoreCounts stores;              // of the timed pairs
+  StoreCounts stores;              // stores of the timed pairs
   int node = 0;
   Algorithm algorithm = Algorithm::kAuto;  // the algorithm that was used; `reason` says why
   std::array<char, 200> reason = {};

@@ -24,7 +24,7 @@ class Result:
     setting: Dict[str, str]  # all of the shape but the tokens: {"ranks": "8 ranks", ...}
     tokens: int              # per rank
     pair_us: float
-    limit_us: Optional[float]    # of the same shape, whichever program measured it
+    limit_us: Optional[float]    # of the same shape, measured by any program
     over_limit: Optional[float]  # pair over limit, taken within a round
 
 
@@ -38,7 +38,7 @@ class Span:
     phase: str      # "" for the whole operation
     begin_us: float
     end_us: float
-    wait_us: Tuple[float, ...] = ()  # of a whole operation: waited for each rank
+    wait_us: Tuple[float, ...] = ()  # the wait for each rank in a whole operation
 
 
 def read(path) -> Tuple[str, list]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
-CHOICES = 16  # the first stream of `ferry bench` that is a rank's choices
+CHOICES = 16  # the first of the random streams with which `ferry bench` draws the choices of ranks
 NUM_PATTERNS = 1021  # different rows; tokens that far apart have equal rows
 
 

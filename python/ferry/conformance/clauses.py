@@ -9,11 +9,11 @@ from typing import Any, Callable, NamedTuple
 
 import torch
 
-APIS = {  # where the clauses of an interface are
+APIS = {  # the modules with the clauses of each interface
     "deep_ep": ["deep_ep_names", "deep_ep_normal", "deep_ep_low_latency", "deep_ep_elastic"],
     "torch_npu": ["torch_npu_clauses"],
 }
-_MOST_COMPLAINTS = 5  # of a clause on a rank
+_MOST_COMPLAINTS = 5  # the most complaints about a clause on a rank
 
 
 class Clause(NamedTuple):

@@ -9,7 +9,7 @@ from ferry.conformance import elastic_oracle as oracle
 from ferry.conformance.clauses import clause
 from ferry.conformance.deep_ep_oracle import Inputs
 
-_TOKENS = [9, 0, 12, 5, 7, 1, 10, 3]  # by rank
+_TOKENS = [9, 0, 12, 5, 7, 1, 10, 3]  # tokens by rank
 _M, _HIDDEN, _ALIGNMENT = 16, 256, 4
 
 

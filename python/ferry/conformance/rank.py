@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ferry.conformance.clauses import World, clauses_of, implementation
 from ferry.parent import end_with_parent
 
-_GRACE_SECONDS = 60  # the session's deadline comes first
+_GRACE_SECONDS = 60  # longer than the session's deadline
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 

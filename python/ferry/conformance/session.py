@@ -17,8 +17,8 @@ from ferry.conformance.clauses import clauses_of
 from ferry.errors import InvalidArgument
 
 
-_START_SECONDS = 120  # in which ranks start and meet
-_FOLLOW_SECONDS = 5  # that the other ranks have once a call of one raised
+_START_SECONDS = 120  # the most time in which ranks start and connect
+_FOLLOW_SECONDS = 5  # the time for the other ranks after a call of one rank raised
 
 
 class Verdict(NamedTuple):

@@ -59,7 +59,7 @@ def internode(state, facts):
     from_rank = np.diff(recv_sum, prepend=0)
     recv_prefix += (recv_sum - from_rank)[:, None]
     meta[...] = -1, 0
-    node = starts.searchsorted(np.arange(ranks), side="right") - 1  # of each rank
+    node = starts.searchsorted(np.arange(ranks), side="right") - 1  # the node of each rank
     num_rows = facts.received.num_rows
     meta[:num_rows, 0] = np.repeat(node, from_rank)
     meta[:num_rows, 1] = 1 << (facts.rank - starts[node[facts.rank]]) % 31

@@ -11,7 +11,7 @@ from ferry.errors import InvalidArgument
 
 _MOST_SECONDS = 2**31 - 1
 _SWITCHES = ("async_with_compute_stream", "allocate_on_comm_stream", "do_handle_copy", "do_cpu_sync", "do_expand",
-             "do_zero_padding", "use_tma_aligned_col_major_sf")  # of a dispatch
+             "do_zero_padding", "use_tma_aligned_col_major_sf")  # switches of a dispatch
 
 
 def check_asked(asked):

@@ -94,7 +94,7 @@ class State:
         self.routes = {}  # exchange: ferry.Handle
         self.format = rows_format
         self.call = call
-        self.num_rows = num_rows  # of recv_x
+        self.num_rows = num_rows  # rows of recv_x
         self.is_local = None  # not expanded: bool [N, K], whether the expert of a column is on this rank
         self.version = _version(call.topk_idx)
 

@@ -25,7 +25,7 @@ def map_device(kind):
         raise ValueError(f"map_device: kind is {kind!r}, need one of {', '.join(map(repr, _KINDS))}")
     if kind in _mapped:
         return
-    from ferry.on_cpu import accelerator, collectives, placement, tracing  # which import much of torch
+    from ferry.on_cpu import accelerator, collectives, placement, tracing  # these import much of torch
 
     _mapped.add(kind)
     placement.install(kind)

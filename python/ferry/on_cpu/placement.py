@@ -140,7 +140,7 @@ def _install_random():
     fork, autocast = torch.random.fork_rng, torch.autocast.__init__
 
     def fork_rng(devices=None, enabled=True, *args, **kwargs):
-        return fork([], enabled)  # the state of the CPU is always among what is kept
+        return fork([], enabled)  # the state of the CPU is always kept
 
     def cast(self, device_type, *args, **kwargs):
         return autocast(self, getattr(placed(device_type), "type", device_type), *args, **kwargs)

@@ -99,7 +99,7 @@ def _grouped(gate_up, down, rows, counts):
     ends = torch.tensor(counts).cumsum(0).to(torch.int32)
     gate, up = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
     out = F.grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
-    if out.requires_grad:  # its backward refuses a gradient that is one number, expanded
+    if out.requires_grad:  # grouped_mm's backward refuses an expanded gradient
         out.register_hook(torch.Tensor.contiguous)
     return out
 

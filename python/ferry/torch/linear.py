@@ -72,7 +72,7 @@ def combine(exchange: "Union[Exchange, ferry.cuda.Exchange]", rows: torch.Tensor
     Raises InvalidArgument as dispatch does, and for rows that need a gradient and are not as wide as a token; then the
     other ranks raise PeerRejected. Raises what Exchange.combine raises.
     """
-    if unknown:  # as Exchange.combine does
+    if unknown:  # refused on all ranks, as Exchange.combine does
         message = f"combine() has no argument '{next(iter(unknown))}'"
         _refuse_combine(exchange, handle, message)
         raise TypeError(message)

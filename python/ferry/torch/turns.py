@@ -56,7 +56,7 @@ class _Pair:
     def __init__(self) -> None:
         self.computes = threading.Lock()
         self.changed = threading.Condition()
-        self.calls = [0, 0]  # that have returned
+        self.calls = [0, 0]  # of both functions: the calls that have returned
         self.ended = [False, False]
 
     def run(self, place: int, function: Callable[[], Any]) -> Any:

@@ -189,7 +189,7 @@ Status Dispatch::guard_reuse() {
 std::vector<bool> Dispatch::ready_experts() const {
   const std::vector<std::int64_t>& running = route_->received.running_counts;
   std::vector<bool> ready(route_->received.tokens_per_expert.size(), true);
-  const std::size_t block = ready.size() * active().num_members;  // of a tp_rank
+  const std::size_t block = ready.size() * active().num_members;  // counts of one tp_rank
   std::vector<bool> late(active().ranks.size());
   for (std::size_t i = 0; i < late.size(); ++i)
     late[i] = !exchange_.protocol.delivered(issued(), active().ranks[i]);

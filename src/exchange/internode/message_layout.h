@@ -27,7 +27,7 @@ enum MessageKind : std::uint8_t { kRecord, kFlags, kRows, kSumRequest, kSumReply
 // The flags of a rank.
 struct RankFlags {
   std::uint64_t progress = 0, read_through = 0, set_since = 0;
-  Code growth = Code::kOk;  // of a dispatch, once progress says kGrown
+  Code growth = Code::kOk;  // valid in a dispatch, from kGrown on
 };
 std::vector<std::byte> write_flags(const RankFlags& flags);
 bool read_flags(std::span<const std::byte> body, RankFlags& flags);

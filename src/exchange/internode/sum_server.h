@@ -72,7 +72,7 @@ class SumServer {
 
  private:
   MateLinks& links_;
-  ExchangeConfig config_;  // its own: a way may outlive its exchange
+  ExchangeConfig config_;  // a copy: a way may outlive its exchange
   std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
   // The requests of each served rank. The key is the outermost level at which its groups and this
   // rank's differ, then the rank. So sums for the ranks furthest out are made first, as they have

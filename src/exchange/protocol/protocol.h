@@ -31,7 +31,7 @@ struct Issued {
   std::uint64_t number = 0;
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
-  std::chrono::nanoseconds deadline{0};  // of each of its calls
+  std::chrono::nanoseconds deadline{0};  // for each of its calls
   // False: the caller named ranks that are no valid set, and `active` are all ranks.
   bool set_known = true;
 };
@@ -60,7 +60,7 @@ class InFlight {
   friend class Protocol;
 
   Issued issued_;
-  std::optional<Status> outcome_ = {};  // of the receive half
+  std::optional<Status> outcome_ = {};  // outcome of the receive half
 };
 
 class Protocol {

@@ -3,7 +3,7 @@
 import torch
 
 _GROUP = 128  # channels that share a scale
-_LARGEST = 448.0  # of e4m3
+_LARGEST = 448.0  # the largest number of e4m3
 _LEAST_AMAX = 1e-4
 
 
