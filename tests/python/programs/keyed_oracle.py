@@ -2,8 +2,8 @@
 with an oracle of its own, before and after the timed periods.
 
 Written for CUDA and NCCL; test_map_cuda.py runs it under torchrun with `python -m ferry.deep_ep --map-cuda`. Each row
-begins with a key of its source token, so the oracle finds the source of a received row by the row alone. What was received is
-compared bit for bit. A result may differ from the oracle's by one unit in the last place of bfloat16
+begins with a key of its source token, so the oracle finds the source of a received row by the row alone. What was
+received is compared bit for bit. A result may differ from that of the oracle by one unit in the last place of bfloat16
 for each of 8 roundings: each rank rounds the sum of its experts, and each node rounds the sum of its ranks.
 """
 
