@@ -353,6 +353,7 @@ std::int64_t Kernel::send(int descriptor, const msghdr& message) {
     piece.passed = file(passed);
   }
   const auto bytes = static_cast<std::int64_t>(piece.bytes.size());
+  if (on_send) on_send(rank(), stream->local, piece.bytes.size());
   if (!stream->local) overheard_ = piece.bytes;
   deliver(*other, std::move(piece));
   return bytes;

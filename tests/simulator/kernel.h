@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -51,6 +52,11 @@ class Kernel {
   // Somebody who is no rank connects, says something, or goes.
   void be_strange();
   int num_open() const;
+  int num_open(int rank) const {
+    return static_cast<int>(processes_[static_cast<std::size_t>(rank)].files.size());
+  }
+  // Called for each call that sends bytes; `local`: over a Unix socket.
+  std::function<void(int rank, bool local, std::size_t bytes)> on_send;
   // Whether the ranks of some host have begun to meet there.
   bool meets_on_a_host() const { return meets_on_a_host_; }
 

@@ -121,7 +121,9 @@ Segment::~Segment() {
 
 bool Segment::commit(std::size_t offset, std::size_t length) noexcept {
   if (offset > bytes_ || length > bytes_ - offset) return false;
-  return !Machine::current().refuses_memory();
+  if (Machine::current().refuses_memory()) return false;
+  Machine::current().on_commit(Simulation::current().running(), length);
+  return true;
 }
 
 void Segment::map_in(std::size_t, std::size_t) noexcept {}

@@ -46,6 +46,8 @@ class Machine {
   std::shared_ptr<Memory> last_mapped(int rank) const;
 
   std::function<bool()> refuses_memory = [] { return false; };
+  // Called when a rank backs bytes of a segment with memory.
+  std::function<void(int rank, std::size_t bytes)> on_commit = [](int, std::size_t) {};
   std::vector<Mapping> mappings;                // in the order in which they were made
   std::map<int, internal::GroupState*> groups;  // of each rank
 };

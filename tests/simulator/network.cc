@@ -115,6 +115,7 @@ std::unique_ptr<internal::Transport> Network::transport(int rank) {
 
 // Both ends are within reach of each other again by then.
 std::int64_t Network::journey_ns(int from, int to) {
+  if (fixed_journey_ns_ > 0) return simulation_.time_ns() + fixed_journey_ns_;
   const std::int64_t took = simulation_.enumerates()
                                 ? kJourneyNs[static_cast<std::size_t>(simulation_.choose(3, 1))]
                                 : drawn(simulation_, kJourneyNs, kJourneyRarity);
@@ -125,12 +126,18 @@ std::int64_t Network::journey_ns(int from, int to) {
   return starts + took;
 }
 
+int Network::num_connected(int rank) const {
+  return static_cast<int>(
+      std::ranges::count(boxes_[static_cast<std::size_t>(rank)].connected, true));
+}
+
 std::int64_t Network::tell_ns() {
   return simulation_.time_ns() + drawn(simulation_, kTellNs, kTellRarity);
 }
 
 bool Network::send(int from, int to, Packet sent) {
   if (box(from).lost[static_cast<std::size_t>(to)] || simulation_.dead(from)) return true;
+  if (on_send) on_send(from, sent.head, sent.theirs);
   simulation_.progressed();
   auto packet = std::make_shared<Packet>(std::move(sent));
   overheard_ = packet->head;

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +34,12 @@ class Network {
   // When a packet that leaves now comes, and when a rank is told that one is lost.
   std::int64_t journey_ns(int from, int to);
   std::int64_t tell_ns();
+  // Every message takes `ns` from now on.
+  void fix_journey(std::int64_t ns) { fixed_journey_ns_ = ns; }
+  // Called for each packet that a rank sends.
+  std::function<void(int from, std::span<const std::byte> head, std::span<const std::byte> body)>
+      on_send;
+  int num_connected(int rank) const;
   // Bytes of nobody's, or a packet of this job as another job would send it.
   void send_strange(int rank);
 
@@ -75,6 +83,7 @@ class Network {
   std::vector<std::int64_t> parted_ns_;  // [nodes] until when
   std::vector<std::byte> overheard_;     // the head of some packet
   int num_transports_ = 0;
+  std::int64_t fixed_journey_ns_ = 0;  // 0: drawn
 };
 
 }  // namespace ferry::test

@@ -9,8 +9,6 @@ namespace ferry::test {
 
 namespace {
 
-constexpr std::uint64_t kMostSteps = 2'000'000;
-
 // How long things take, in the ordinary course and else.
 constexpr std::int64_t kNowNs = 25, kPauseNs = 40;
 constexpr std::array<std::int64_t, 4> kYieldsNs = {20'000, 1'000, 100'000, 400'000};
@@ -34,6 +32,7 @@ Simulation::Simulation(Choices& choices, bool trace) : choices_(choices), trace_
 Simulation::~Simulation() { the_one = nullptr; }
 
 Simulation& Simulation::current() { return *the_one; }
+int Simulation::running_rank() noexcept { return the_one == nullptr ? -1 : the_one->running_; }
 
 int Simulation::choose(std::size_t options, int rarity) {
   if (running_ >= 0 && mine().buried) return 0;
@@ -99,7 +98,7 @@ void Simulation::leave(std::int64_t wait_ns) {
 
 bool Simulation::run() {
   while (!all_ended() || bury()) {
-    if (queue_.empty() || steps_ > kMostSteps) return false;
+    if (queue_.empty() || steps_ > most_steps_) return false;
     const auto first = queue_.begin();
     const std::int64_t at_ns = first->first.first;
     const Item item = std::move(first->second);

@@ -26,6 +26,7 @@ class Simulation {
   Simulation& operator=(const Simulation&) = delete;
   // The one that there is.
   static Simulation& current();
+  static int running_rank() noexcept;  // -1: none, or there is no simulation
 
   // As Choices; a dead rank has none.
   int choose(std::size_t options, int rarity);
@@ -48,6 +49,8 @@ class Simulation {
   // Until the bodies of all ranks have returned. Those of dead ranks go on when all others have
   // ended, cut off from everything, so that what they own is given back. False: there was no end.
   bool run();
+  // More turns than these have no end.
+  void limit_steps(std::uint64_t most) noexcept { most_steps_ = most; }
 
   void stop(int rank, std::int64_t until_ns);
   void kill(int rank);
@@ -101,7 +104,7 @@ class Simulation {
   std::deque<Rank> ranks_;
   std::map<std::pair<std::int64_t, std::uint64_t>, Item> queue_;  // by time, then as they came
   std::function<void(int)> after_step_;
-  std::uint64_t num_items_ = 0, steps_ = 0, version_ = 1;
+  std::uint64_t num_items_ = 0, steps_ = 0, most_steps_ = 2'000'000, version_ = 1;
   std::int64_t time_ns_ = 1'000'000'000;
   int running_ = -1;
   std::uint64_t digest_ = 0xcbf29ce484222325;
