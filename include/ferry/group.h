@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -49,6 +50,13 @@ struct GroupOrigin {
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
 };
 
+// The ranks that a group consists of now. A group begins with view 1, of all ranks. Each
+// Group::survive() begins the next view. Ranks keep their numbers.
+struct View {
+  std::uint64_t number = 1;
+  std::vector<int> members = {};  // ascending
+};
+
 // One rank's membership. Copies share it. All calls except rank(), size(), origin(), topology(),
 // usable() and destroy() are collective: every rank calls them in the same order.
 class FERRY_EXPORT Group {
@@ -88,11 +96,24 @@ class FERRY_EXPORT Group {
   [[nodiscard]] Status barrier() noexcept;
 
   // Gathers `bytes` (equal on all ranks) from every rank, in rank order, into `all` of size() *
-  // bytes.
+  // bytes. Those of a rank that the view lacks are 0.
   [[nodiscard]] Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
-  // False after a rank died, departed, or missed a deadline; a new group is then needed.
+  // False after a rank died, departed, or missed a deadline: the view is over. survive() begins the
+  // next view, or a new group is needed.
   bool usable() const noexcept;
+
+  // The view that this rank is in. Not to be called while survive() runs.
+  const View& view() const;
+
+  // Collective among the ranks of the view that live, when the group is broken or one of them wants
+  // to end the view. Ends the view, and begins the next one, without the ranks that died or left.
+  // No other call of this rank on the group or its exchanges may be in progress. Operations in
+  // flight end with an error; exchanges go on, with their memory. A rank that is alive is waited
+  // for until the deadline (0: that of the group), then the error is kTimeout, with its number, and
+  // the call may be repeated. Only on one node: otherwise the error is kInvalidArgument, and a new
+  // group is needed.
+  [[nodiscard]] Status survive(std::chrono::nanoseconds deadline = {}) noexcept;
 
   // Leaves the group. Local, returns at once. Ranks that later wait for this one get kPeerLost at
   // once. Received rows and handles stay valid. The last copy's destructor does the same.

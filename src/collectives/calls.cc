@@ -36,7 +36,8 @@ Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const Collecti
       served_(mirror_ ? mirror_->table().is_served : std::vector<bool>()),
       crowded_(group.crowded(1)),
       cached_bytes_(last_level_cache_bytes() / 4 / static_cast<std::size_t>(group.size())),
-      time_(group.default_deadline()) {}
+      time_(group.default_deadline()),
+      view_(group.view().number) {}
 
 void Calls::close() noexcept {
   if (!group_.usable()) return;
@@ -55,7 +56,7 @@ void Calls::put(std::int64_t round, std::size_t offset, const std::byte* from, s
 
 Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
   time_ = CallTime(limit);
-  if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok()) return verdict;
   ++number_;
   CallRecord& mine = record();
   mine.number = number_;

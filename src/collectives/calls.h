@@ -114,6 +114,7 @@ class Calls {
   bool crowded_;
   std::size_t cached_bytes_;
   CallTime time_;                  // of the current call
+  std::uint64_t view_;             // the view of the group in which all was made
   std::uint64_t number_ = 0;       // of the last call
   std::int64_t most_rounds_ = 0;   // the most of any rank in the last call
   std::uint64_t both_halves_ = 0;  // the last call in which this rank wrote to both halves

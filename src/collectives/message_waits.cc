@@ -69,7 +69,7 @@ Status Messages::await_event(std::uint64_t events) {
   Status status = group_.wait(event);
   const bool looks = status.code() == Code::kTimeout;
   if (!status.ok() && !looks) return status;
-  if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok()) return verdict;
   const Status death = looks ? group_.death_here() : Status{};
   for (const std::shared_ptr<MessageState>& message : pending_) {
     const bool late = message->time.passed();

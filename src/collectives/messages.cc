@@ -16,6 +16,7 @@ Messages::Messages(GroupState& group, Mailboxes mailboxes)
       mailboxes_(std::move(mailboxes)),
       rank_(group.rank()),
       crowded_(group.crowded(1)),
+      view_(group.view().number),
       only_(group.size()),
       nobody_(group.size()),
       full_(group.size()),
@@ -51,7 +52,8 @@ Status Messages::progress(bool waits) {
   for (;;) {
     // Acquire: what is counted is seen below. Partner: Mailboxes::count_event().
     const std::uint64_t events = mailboxes_.events().load(std::memory_order_acquire);
-    if (Status verdict = group_.verdict(); !verdict.ok()) return end_all(verdict);
+    if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok())
+      return end_all(verdict);
     take_begun();
     if (!waits) group_.progress();
     const bool ended = advance();

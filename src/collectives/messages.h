@@ -87,7 +87,8 @@ class Messages {
   Mailboxes mailboxes_;
   int rank_;
   bool crowded_;
-  std::mutex mutex_;  // of the two below
+  std::uint64_t view_;  // the view of the group in which all was made
+  std::mutex mutex_;    // of the two below
   std::list<std::shared_ptr<MessageState>> begun_;
   std::uint64_t number_ = 0;
   std::list<std::shared_ptr<MessageState>> pending_;  // in the order in which they were begun

@@ -75,6 +75,7 @@ CudaExchange::CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConf
     common_.windows = reinterpret_cast<std::byte* const*>(memory_.of_windows.get());
     return std::string();
   });
+  group_->survival().hold(1);
   watcher_.thread = std::thread([this] { watch(); });
 }
 
@@ -152,6 +153,7 @@ CudaExchange::~CudaExchange() {
   }
   watcher_.wake.notify_all();
   if (watcher_.thread.joinable()) watcher_.thread.join();
+  group_->survival().hold(-1);
   int before = 0;
   cudaGetDevice(&before);
   cudaSetDevice(device_);

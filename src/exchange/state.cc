@@ -134,12 +134,20 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
 ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config)
     : parts_(make_parts(group, config)) {
   count();
+  group->survival().add(this);
 }
 
 ExchangeState::~ExchangeState() {
+  parts_.group->survival().remove(this);
   parts_.group->counters().add(Counter::kWindowBytes, 0 - counted_window_bytes_);
   parts_.protocol.close();
   parts_.ways.keep_open();
+}
+
+// The ranks of the view have ended their calls in the last one, so no rank reads rows of it.
+void ExchangeState::renew(const View& view) noexcept {
+  parts_.protocol.renew(view);
+  parts_.pool->forget_published();
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {

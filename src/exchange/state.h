@@ -17,12 +17,12 @@
 
 namespace ferry::internal {
 
-class ExchangeState {
+class ExchangeState final : public Lasting {
  public:
   // Collective. If one rank cannot make its part, the constructor throws on all ranks
   // (agreement.h).
   ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config);
-  ~ExchangeState();
+  ~ExchangeState() override;
   ExchangeState(const ExchangeState&) = delete;
   ExchangeState& operator=(const ExchangeState&) = delete;
 
@@ -45,6 +45,10 @@ class ExchangeState {
   Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                           OutputRows& outputs);
   Status may_write(const void* rows, bool& may);
+
+  // Between two views of the group (Lasting).
+  void prepare(std::uint64_t next) noexcept override { parts_.protocol.prepare(next); }
+  void renew(const View& view) noexcept override;
 
   const ExchangeConfig& config() const noexcept { return parts_.setup->config; }
   int num_local_experts() const noexcept { return parts_.setup->num_local_experts(); }

@@ -129,15 +129,17 @@ std::vector<int> GroupState::waits_here(const Await& await, int missing) noexcep
   return waits_for;
 }
 
-// The same since the times in `waited`: the rank for which the waiting time has grown most.
+// The same since the times in `waited`, by each of node_ranks_: the rank for which the waiting time
+// has grown most.
 std::vector<int> GroupState::waits_since(
     const std::vector<std::vector<std::uint64_t>>& waited) const {
   std::vector<int> waits_for(size_, -1);
-  for (const int rank : node_ranks_) {
+  for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
+    const int rank = node_ranks_[i];
     const std::vector<std::uint64_t> now = flags_->waited(rank);
     std::uint64_t most = 0;
     for (int peer = 0; peer < size_ && rank != rank_; ++peer) {
-      const std::uint64_t ns = now[peer] - waited[local_ranks_[rank]][peer];
+      const std::uint64_t ns = now[peer] - waited[i][peer];
       if (ns > most) waits_for[rank] = peer;
       most = std::max(most, ns);
     }
@@ -199,7 +201,7 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
     text += fmt::format("; deadline {:.3g} s",
                         std::chrono::duration<double>(await.time->limit()).count());
   }
-  return break_group(code, culprit, text + "; the group is broken");
+  return break_group(code, culprit, text + "; " + view_is_over());
 }
 
 // ", which came to call 2", of the first few.
@@ -217,6 +219,19 @@ std::string GroupState::name_of(int rank) const {
   return pid > 0 ? fmt::format("rank {} (pid {})", rank, pid) : fmt::format("rank {}", rank);
 }
 
+// "the group is broken: view 1 is over, lost rank 2".
+std::string GroupState::view_is_over() const {
+  std::vector<int> lost;
+  for (const int rank : survival_.view().members) {
+    const bool cut = nodes_.lost[rank].load(std::memory_order_acquire);  // partner: lost()
+    if (departed(rank) || cut || !rendezvous_->alive(rank)) lost.push_back(rank);
+  }
+  std::string text = fmt::format("the group is broken: view {} is over", survival_.view().number);
+  if (lost.empty()) return text;
+  return text +
+         fmt::format(", lost {} {}", lost.size() == 1 ? "rank" : "ranks", fmt::join(lost, ", "));
+}
+
 // Another rank may have seen the culprit leave or die before this rank does: then only `code` shows
 // that the culprit is lost.
 const char* GroupState::state_of(int rank, Code code) const noexcept {
@@ -226,6 +241,7 @@ const char* GroupState::state_of(int rank, Code code) const noexcept {
   if (nodes_.lost[rank].load(std::memory_order_acquire))  // partner: lost()
     return "of another node cannot be reached any more (dead, or its link is cut)";
   if (code == Code::kPeerLost) return "is lost (it has left the group, or is dead)";
+  if (code == Code::kBroken) return "has ended the view";
   if (!here(rank))
     return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
   return "is alive but did not arrive (stopped, stuck, or skipped a call?)";

@@ -135,6 +135,12 @@ Status Group::all_gather(const void* mine, std::size_t bytes, void* all) noexcep
   return state_ ? state_->all_gather(mine, bytes, all) : kNotAMember;
 }
 
+const View& Group::view() const { return member(state_).view(); }
+
+Status Group::survive(std::chrono::nanoseconds deadline) noexcept {
+  return state_ ? state_->survive(deadline) : kNotAMember;
+}
+
 bool Group::usable() const noexcept { return state_ && state_->usable(); }
 
 void Group::destroy() noexcept {

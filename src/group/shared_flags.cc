@@ -74,10 +74,23 @@ std::size_t RankCounters::row_bytes(int num_ranks) noexcept {
 }
 
 void SharedFlags::set_abort(int rank, std::uint64_t word) noexcept {
-  std::uint64_t none = AbortWord::kNone;
+  std::uint64_t seen = abort_[rank].load(std::memory_order_relaxed);
   // Release: publishes the report and the flags raised before. Partner: abort().
-  abort_[rank].compare_exchange_strong(none, word, std::memory_order_release,
-                                       std::memory_order_relaxed);
+  while (seen < least_abort_word() && !abort_[rank].compare_exchange_weak(
+                                          seen, least_abort_word() | word,
+                                          std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
+// Sequentially consistent, so that a rank that sleeps is seen by the ring() that follows (partner:
+// sleep()), and that what the rank wrote before it came is seen by the others.
+std::uint64_t SharedFlags::decide_seat(int rank, std::uint64_t view, std::uint64_t seat) noexcept {
+  std::atomic<std::uint64_t>& word = slots_[rank].seat;
+  std::uint64_t seen = word.load(std::memory_order_seq_cst);
+  while (!Seat::decided(seen, view)) {
+    if (word.compare_exchange_weak(seen, seat, std::memory_order_seq_cst)) return seat;
+  }
+  return seen;
 }
 
 bool SharedFlags::shares_processor(int rank, int peer) noexcept {

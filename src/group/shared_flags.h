@@ -26,7 +26,10 @@ struct alignas(128) GroupSlot {
   static constexpr std::size_t kReportBytes = 512;
   static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // bytes of a piece
   std::atomic<std::uint64_t> barrier;
-  std::atomic<int> processor;  // 1 + the processor of the rank's last long wait; 0: unknown
+  std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
+  std::atomic<bool> left;                  // the rank has left the group
+  std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
+  std::atomic<std::uint64_t> barriers[2];  // [view % 2] its barriers before that view
   alignas(128) char report[kReportBytes];
   std::byte pieces[2][kBytes];
 
@@ -37,9 +40,26 @@ struct alignas(128) GroupSlot {
 };
 static_assert(sizeof(GroupSlot) == 4096);
 
+// Whether a rank is in a view or outside of it: the value of GroupSlot::seat. The rank itself or
+// another one decides it, once for each view. Seats only grow.
+struct Seat {
+  static constexpr std::uint64_t in(std::uint64_t view) noexcept { return 2 * view + 1; }
+  static constexpr std::uint64_t outside(std::uint64_t view) noexcept { return 2 * view; }
+  static constexpr bool decided(std::uint64_t seat, std::uint64_t view) noexcept {
+    return seat >= outside(view);
+  }
+  // Only ranks of a view get a seat of the next one. So a rank with a later seat was in the view.
+  static constexpr bool was_in(std::uint64_t seat, std::uint64_t view) noexcept {
+    return seat > outside(view);
+  }
+};
+
 // What a rank sends to the others when it gives up: a Code and the culprit, or that it departed.
+// In shared memory the number of the view lies above it.
 struct AbortWord {
+  static constexpr int kViewShift = 40;
   static constexpr std::uint64_t kNone = 0;
+  static constexpr std::uint64_t kMask = (std::uint64_t{1} << kViewShift) - 1;
   static std::uint64_t make(Code code, int culprit) noexcept {
     return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) |
            static_cast<std::uint32_t>(culprit + 1);
@@ -72,16 +92,33 @@ class SharedFlags {
   std::vector<std::uint64_t> waited(int rank) const;
 
   GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
+  // The barriers that this `rank` has come to. Relaxed: its own flag.
+  std::uint64_t num_barriers(int rank) const noexcept {
+    return slots_[rank].barrier.load(std::memory_order_relaxed);
+  }
 
+  // The word of this view. Of earlier views only that the rank has left still holds.
   // Acquire: what the rank did before, and its report. Partner: set_abort().
   std::uint64_t abort(int rank) const noexcept {
-    return abort_[rank].load(std::memory_order_acquire);
+    const std::uint64_t word = abort_[rank].load(std::memory_order_acquire);
+    if (word >> AbortWord::kViewShift == view_) return word & AbortWord::kMask;
+    // Acquire: partner: set_left().
+    return slots_[rank].left.load(std::memory_order_acquire) ? AbortWord::make(Code::kClosed, rank)
+                                                             : AbortWord::kNone;
   }
-  // [ranks], to wait for any word.
+  // [ranks], to wait for any word of this view.
   const std::atomic<std::uint64_t>* abort_words() const noexcept { return abort_; }
+  std::uint64_t least_abort_word() const noexcept { return view_ << AbortWord::kViewShift; }
   bool gave_up(int rank) const noexcept { return AbortWord::gave_up(abort(rank)); }
-  // Sets the abort word of a rank. If the rank has one already, that one stays.
+  // Sets the abort word of a rank. If the rank has one of this view already, that one stays.
   void set_abort(int rank, std::uint64_t word) noexcept;
+  // The rank has left. Its report stays, if it gave up before. Release: partner: abort().
+  void set_left(int rank) noexcept { slots_[rank].left.store(true, std::memory_order_release); }
+
+  // Decides the seat of a rank in a view, unless it is decided. Returns the seat.
+  std::uint64_t decide_seat(int rank, std::uint64_t view, std::uint64_t seat) noexcept;
+  // From now on abort words of this view count.
+  void begin_view(std::uint64_t view) noexcept { view_ = view; }
 
   // Whether `peer` cannot raise its flag while `rank`, which calls this, spins: both are on one
   // processor. The kernel does not move threads that yield to each other, but it moves a thread
@@ -96,6 +133,7 @@ class SharedFlags {
  private:
   std::shared_ptr<Segment> segment_;
   int size_;
+  std::uint64_t view_ = 1;
   std::byte* rows_;  // rows of counters of all ranks
   RankCounters counters_;
   std::optional<Metrics> metrics_;  // set on the first rank of a node

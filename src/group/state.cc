@@ -43,7 +43,8 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       topology_(topology_of(options_, rendezvous_->nodes())),
       local_ranks_(size_, -1),
       log_level_(log_level_in_environment()),
-      nodes_(size_) {
+      nodes_(size_),
+      survival_(size_) {
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
   for (std::size_t i = 0; i < here.size(); ++i) local_ranks_[here[i]] = static_cast<int>(i);
@@ -89,6 +90,7 @@ void GroupState::leave() noexcept {
   if (verdict_.closed.exchange(true, std::memory_order_acq_rel) || !flags_) return;
   // A rank that sees the abort word also sees all flags that this rank raised before.
   flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
+  flags_->set_left(rank_);
   ring();
   send_abort(flags_->abort(rank_));
   if (messages_) linger();
@@ -138,7 +140,7 @@ Status GroupState::barrier(std::chrono::nanoseconds limit) noexcept {
 // `piece`: the data that are sent to other nodes with the barrier.
 Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
-  const std::uint64_t number = ++num_barriers_;
+  const std::uint64_t number = flags_->num_barriers(rank_) + 1;
   raise(flags_->slot(rank_).barrier, number);
   ring();
   for (const ForwardingTable::Mate& mate : nodes_.forwarding.mates)
@@ -152,6 +154,7 @@ Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noex
                       .time = &time,
                       .crowded = crowded(1),
                       .per_call = 1,
+                      .only = survival_.waited(),
                       .last_hop = messages_ ? &nodes_.forwarding.last_hop : nullptr};
   Status status = wait(arrival);
   return status.ok() && messages_ ? await_sent(arrival, nodes_.forwarding.is_mate) : status;
@@ -166,13 +169,17 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
   CallTime time(options_.deadline);
   for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
     const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);
-    const std::uint64_t number = num_barriers_ + 1;
+    const std::uint64_t number = flags_->num_barriers(rank_) + 1;
     std::byte* place = flags_->slot(rank_).piece(number);
     std::memcpy(place, static_cast<const std::byte*>(mine) + done, piece);
     if (Status status = arrive({place, piece}, time); !status.ok()) return status;
     for (int peer = 0; peer < size_; ++peer) {
-      std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done,
-                  flags_->slot(peer).piece(number), piece);
+      std::byte* const to = static_cast<std::byte*>(all) + peer * bytes + done;
+      if (survival_.has(peer)) {
+        std::memcpy(to, flags_->slot(peer).piece(number), piece);
+      } else {
+        std::memset(to, 0, piece);
+      }
     }
   }
   return bytes == 0 ? arrive({}, time) : Status{};

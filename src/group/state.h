@@ -22,6 +22,7 @@
 #include "ferry/group.h"
 #include "ferry/topology.h"
 #include "group/shared_flags.h"
+#include "group/survival.h"
 #include "network/message_channel.h"
 #include "topology/forwarding_table.h"
 
@@ -123,8 +124,6 @@ class GroupState {
   static std::vector<Group> threads(int size, const GroupOptions& options,
                                     const TransportFactory& make);
   ~GroupState();
-  GroupState(const GroupState&) = delete;
-  GroupState& operator=(const GroupState&) = delete;
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
@@ -158,8 +157,7 @@ class GroupState {
   // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
   void ring() noexcept { flags_->ring(node_ranks_); }
 
-  // The counters of this rank, which metrics and `ferry top` show.
-  RankCounters& counters() noexcept { return flags_->counters(); }
+  RankCounters& counters() noexcept { return flags_->counters(); }  // of this rank
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
@@ -191,17 +189,19 @@ class GroupState {
   Status verdict() noexcept;
   bool usable() const noexcept;
   Status death_here() const noexcept;  // kPeerLost if a rank of this node died unreported; else ok
-
   void leave() noexcept;
   // Breaks the group for all ranks: an invariant of ferry does not hold on this one (FERRY_CHECK).
   Status fail(const std::string& text) noexcept { return break_group(Code::kBroken, rank_, text); }
+
+  Status survive(std::chrono::nanoseconds limit) noexcept;  // survive.cc
+  const View& view() const noexcept { return survival_.view(); }
+  Survival& survival() noexcept { return survival_; }
 
   // FERRY_LOG: prints a line with rank, host and pid when `level` is wanted.
   void log(LogLevel level, const std::string& text) const noexcept;
 
  private:
-  // Kinds of the group's own messages.
-  enum : std::uint8_t { kBarrier, kAbort, kAcknowledgement, kListens };
+  enum : std::uint8_t { kBarrier, kAbort, kAcknowledgement, kListens };  // kinds of own messages
 
   bool receive_and_send();
   void read(int from, std::span<const std::byte> message);
@@ -233,6 +233,8 @@ class GroupState {
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;
 
+  friend class ViewChange;
+  std::string view_is_over() const;
   // The rank whose report is used: the lowest rank that has given up; -1: none has.
   int reporter() const noexcept;
   bool departed(int rank) const noexcept;
@@ -247,19 +249,18 @@ class GroupState {
   std::unique_ptr<Rendezvous> rendezvous_;
   GroupOptions options_;
   GroupOrigin origin_;
-  int rank_;
-  int size_;
+  int rank_, size_;
   Topology topology_;
-  std::vector<int> node_ranks_;  // the ranks of this node, ascending
+  std::vector<int> node_ranks_;  // the ranks of the view that are of this node, ascending
   std::vector<int> local_ranks_;
   int num_cpus_ = 1, num_neighbours_ = 1;
-  std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;
 
   std::optional<SharedFlags> flags_;          // empty while the group is made
   std::unique_ptr<MessageChannel> messages_;  // null on one node
   BetweenNodes nodes_;
   GroupVerdict verdict_;
+  Survival survival_;
 };
 
 }  // namespace ferry::internal

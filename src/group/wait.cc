@@ -99,7 +99,7 @@ Status GroupState::await_end(Await await, int rank) noexcept {
   CallTime soon(kEndsSoon);
   await.flags = flags_->abort_words();
   await.stride_bytes = sizeof(std::atomic<std::uint64_t>);
-  await.value = 1;  // any word
+  await.value = flags_->least_abort_word();  // any word
   await.time = &soon;
   await.only = &only;
   await.last_hop = nullptr;
@@ -107,11 +107,10 @@ Status GroupState::await_end(Await await, int rank) noexcept {
   static_cast<void>(wait(await));
   if (Status said = verdict(); !said.ok()) return said;
   if (!departed(rank) && !gone(await, rank)) return {};
-  return break_group(
-      Code::kPeerLost, rank,
-      fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; the group is broken",
-                  await.operation, await.number, await.phase, rank, name_of(rank),
-                  state_of(rank, Code::kPeerLost)));
+  return break_group(Code::kPeerLost, rank,
+                     fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; {}",
+                                 await.operation, await.number, await.phase, rank, name_of(rank),
+                                 state_of(rank, Code::kPeerLost), view_is_over()));
 }
 
 }  // namespace ferry::internal

@@ -45,6 +45,10 @@ void Pool::mark_used(int buffer) {
   buffers_[buffer].used = ++clock_;
 }
 
+void Pool::forget_published() noexcept {
+  for (Buffer& buffer : buffers_) buffer.published = 0;
+}
+
 std::int64_t Pool::offset_of(const void* data) const {
   const std::int64_t offset = static_cast<const std::byte*>(data) - window_;
   FERRY_CHECK(offset, >=, 0);

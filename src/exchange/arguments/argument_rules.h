@@ -30,7 +30,7 @@ Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& 
 // The arguments of a combine that can be checked without a route.
 Status check_combine(const Setup& setup, const CombineArgs& args);
 // A combine with a handle, and one without (CombineArgs::dispatched).
-Status check_combine_handle(const Setup& setup, const CombineArgs& args);
+Status check_combine_handle(const Setup& setup, const ActiveSet& active, const CombineArgs& args);
 Status check_dispatched(const Setup& setup, const CombineArgs& args);
 // Weights, special experts and results of a combine.
 Status check_combine_routed(const Setup& setup, const CombineArgs& args, const Route& route);

@@ -1,4 +1,6 @@
 // Limits on the arguments of a combine.
+#include <fmt/ranges.h>
+
 #include <cmath>
 
 #include "exchange/arguments/argument_rules.h"
@@ -178,11 +180,16 @@ Status check_dispatched(const Setup& setup, const CombineArgs& args) {
   return check_token_rank(setup, "combine", num_tokens);
 }
 
-Status check_combine_handle(const Setup& setup, const CombineArgs& args) {
+Status check_combine_handle(const Setup& setup, const ActiveSet& active, const CombineArgs& args) {
   const Route& route = *args.handle.route();
   if (route.exchange_id != setup.id)
     return refuse_with(setup.rank, "combine: the handle is of exchange {}, this is {}",
                        route.exchange_id, setup.id);
+  if (route.active.get() != &active && route.active->ranks != active.ranks) {
+    return refuse_with(setup.rank,
+                       "combine: the handle is of a dispatch of ranks {}, the view has ranks {}",
+                       fmt::join(route.active->ranks, ", "), fmt::join(active.ranks, ", "));
+  }
   if (args.expert_rows.num_rows != route.received.num_rows)
     return refuse_with(setup.rank, "combine: {} expert rows, the dispatch received {}",
                        args.expert_rows.num_rows, route.received.num_rows);

@@ -1,5 +1,7 @@
 // Turns the top-k ids of a dispatch, or of a combine without a handle, into the columns of a route:
 // routed experts, replicas, shared and special experts.
+#include <fmt/ranges.h>
+
 #include <cmath>
 
 #include "base/limits.h"
@@ -73,6 +75,8 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
   const std::int32_t num_ids = setup.num_ids(), end = num_ids + setup.config.special.total();
   const std::int64_t first = token * route.top_k;
   const int top_k = route.top_k;
+  // The call names no ranks: that the view lacks some is no choice of the caller.
+  const bool needs_all = !active.all() && args.active_ranks.empty();
   bool takes_part = false;
   for (int k = 0; k < top_k; ++k) {
     const std::int64_t i = first + k;
@@ -91,6 +95,12 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
     columns[k] = !sent              ? -1
                  : known >= num_ids ? kFirstSpecial - (known - num_ids)
                                     : column_of(setup, args, active, {token, known});
+    if (columns[k] == -1 && sent && needs_all) {
+      return refuse_with(setup.rank,
+                         "dispatch: expert {} at token {}, k {} is of a rank that the group has "
+                         "lost; the ranks of the view are {}",
+                         id, token, k, fmt::join(active.ranks, ", "));
+    }
   }
   for (int shared = 0; shared < setup.config.shared.num_experts; ++shared) {
     columns[route.top_k + shared] =

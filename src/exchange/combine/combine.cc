@@ -44,7 +44,7 @@ Status Combine::find_route() {
   const CombineArgs& args = call_.args;
   if (args.handle) {
     call_.route = args.handle.route();
-    return check_combine_handle(call_.setup, args);
+    return check_combine_handle(call_.setup, active(), args);
   }
   if (Status status = check_dispatched(call_.setup, args); !status.ok()) return status;
   const Status status = make_route(call_.setup, issued(), *args.dispatched, unplaced_);

@@ -90,6 +90,12 @@ InFlight* Protocol::find(Operation operation, OperationKind kind) const noexcept
 }
 
 Status Protocol::not_in_flight(Operation operation, OperationKind kind) const {
+  if (operation.number > 0 && operation.number <= of_view_.before) {
+    return {Code::kInvalidArgument,
+            fmt::format("operation {}, a {}, ended with the view that it began in; this is view {}",
+                        operation.number, kind_name(kind), group_.view().number),
+            setup_.rank};
+  }
   return {
       Code::kInvalidArgument,
       fmt::format("operation {} is not a {} in flight on this exchange ({} issued, {} in flight)",

@@ -32,8 +32,9 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
       ways_(ways),
       crowded_(group.crowded(setup.config.workers)),
       call_(group.default_deadline()),
+      of_view_{setup.everybody},
       active_(setup.everybody),
-      last_set_(setup.everybody) {}
+      last_{setup.everybody} {}
 
 void Protocol::close() noexcept {
   // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
@@ -48,6 +49,7 @@ void Protocol::close() noexcept {
 Status Protocol::begin(std::chrono::nanoseconds deadline) {
   call_ = CallTime(deadline.count() > 0 ? deadline : group_.default_deadline());
   if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  if (!of_view_.unfit.ok()) return of_view_.unfit;
   ++issued_;
   const std::uint64_t depth = setup_.config.depth;
   return issued_ > depth ? settle(issued_ - depth) : Status{};
@@ -59,12 +61,13 @@ void Protocol::begin_receive(Operation operation) noexcept {
   }
 }
 
-Status Protocol::choose_active(std::span<const int> chosen) {
+Status Protocol::choose_active(std::span<const int> named) {
+  const std::span<const int> chosen = named.empty() ? of_view_.ranks->chosen : named;
   const auto& last = active_->chosen;
   set_known_ = true;
   if (!std::equal(chosen.begin(), chosen.end(), last.begin(), last.end())) {
     try {
-      active_ = setup_.active_set(chosen);
+      active_ = find_set(chosen);
     } catch (const Error& error) {
       const Status refusal(error.code(), error.what(), setup_.rank);
       Status status = refuse_to_everybody();
@@ -75,7 +78,7 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   // leaves out: other ranks wait for that.
   const bool changed = set_changes();
   if (changed) {
-    if (Status status = settle(last_taken_); !status.ok()) return status;
+    if (Status status = settle(last_.number); !status.ok()) return status;
   }
   if (!active_->contains_me()) return {};
   if (changed) {
@@ -88,28 +91,42 @@ Status Protocol::choose_active(std::span<const int> chosen) {
     // Relaxed: sent with the progress of this operation. Partner: lapped().
     view_.control(setup_.rank).set_since.store(issued_, std::memory_order_relaxed);
   }
-  FERRY_CHECK(last_taken_, <, issued_);
-  last_set_ = active_;
-  last_taken_ = issued_;
+  FERRY_CHECK(last_.number, <, issued_);
+  last_.set = active_;
+  last_.number = issued_;
   return await_readers_of_refusals();
+}
+
+// Throws Error if `chosen` cannot be the ranks of an operation in this view.
+std::shared_ptr<const ActiveSet> Protocol::find_set(std::span<const int> chosen) const {
+  const auto& all = of_view_.ranks->chosen;
+  if (std::equal(chosen.begin(), chosen.end(), all.begin(), all.end())) return of_view_.ranks;
+  std::shared_ptr<const ActiveSet> set = setup_.active_set(chosen);
+  const auto lost =
+      std::ranges::find_if(set->ranks, [&](int rank) { return !of_view_.ranks->waited[rank]; });
+  if (lost == set->ranks.end()) return set;
+  const View& view = group_.view();
+  throw Error(Code::kInvalidArgument,
+              fmt::format("active_ranks names rank {}, which view {} lacks; its ranks are {}",
+                          *lost, view.number, fmt::join(view.members, ", ")));
 }
 
 // The operation before this one had other ranks, or this rank took no part in it.
 bool Protocol::set_changes() const noexcept {
-  return active_ != last_set_ || last_taken_ + 1 < issued_;
+  return active_ != last_.set || last_.number + 1 < issued_;
 }
 
 // The caller named ranks that are no valid set. Any rank may wait for this one, so the refusal is
 // sent to all ranks, and this rank waits for none.
 Status Protocol::refuse_to_everybody() {
   set_known_ = false;
-  active_ = setup_.everybody;
+  active_ = of_view_.ranks;
   if (set_changes()) {
-    if (Status status = settle(last_taken_); !status.ok()) return status;
+    if (Status status = settle(last_.number); !status.ok()) return status;
     ways_.use(ways_.send_set(*active_));
   }
-  last_set_ = active_;
-  last_taken_ = issued_;
+  last_.set = active_;
+  last_.number = issued_;
   return {};
 }
 
@@ -227,17 +244,17 @@ Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) 
 // have the whole deadline. A rank that is left out may be left out because it hangs, so it has only
 // a short time; when it goes on, it finds that it was lapped (lapped).
 Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
-  const Issued last{.number = issued_, .active = last_set_};
-  std::vector<bool> in_both = last_set_->waited;
+  const Issued last{.number = issued_, .active = last_.set};
+  std::vector<bool> in_both = last_.set->waited;
   for (std::size_t rank = 0; rank < in_both.size(); ++rank)
     in_both[rank] = in_both[rank] && active_->waited[rank];
-  Await both = awaiting_reads(last, last_taken_);
+  Await both = awaiting_reads(last, last_.number);
   both.operation = "operation";
   both.last_hop = last_hop;
   both.only = &in_both;
   if (Status status = group_.wait(both); !status.ok()) return status;
   CallTime time(longest_wait_for_absent());
-  Await everybody = awaiting_reads(last, last_taken_);
+  Await everybody = awaiting_reads(last, last_.number);
   everybody.time = &time;
   everybody.needed = &active_->waited;
   Status finished = group_.wait(everybody);
@@ -245,7 +262,7 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   group_.log(LogLevel::kWarn,
              fmt::format("exchange {}: rank {} did not say that it finished operation "
                          "{}, and is left behind",
-                         setup_.id, finished.culprit(), last_taken_));
+                         setup_.id, finished.culprit(), last_.number));
   return {};
 }
 
@@ -256,7 +273,7 @@ std::chrono::nanoseconds Protocol::longest_wait_for_absent() const noexcept {
 std::uint64_t Protocol::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
   // Ranks of earlier sets that read this rank's rows have finished (let_last_set_finish).
-  for (const int peer : last_set_->ranks) {
+  for (const int peer : last_.set->ranks) {
     // Acquire: their reads come before this rank's writes. Partner: conclude().
     if (peer != setup_.rank)
       least = std::min(least, view_.control(peer).read_through.load(std::memory_order_acquire));

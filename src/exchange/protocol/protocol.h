@@ -3,6 +3,7 @@
 // operations between their halves. It does not touch rows. docs/protocol.md has the proofs.
 //   protocol.cc   numbers, flags, waits     verdict.cc  the outcome that follows from all records
 //   in_flight.cc  operations between their halves, and at their end
+//   next_view.cc  how the exchange goes on when the group has lost ranks
 #pragma once
 
 #include <chrono>
@@ -70,14 +71,19 @@ class Protocol {
   // its record is missing. In a broken group nothing is written: waits end by themselves there.
   void close() noexcept;
 
+  // Between two views of the group (next_view.cc). The caller's calls have ended.
+  void prepare(std::uint64_t next) noexcept;
+  void renew(const View& view) noexcept;
+
   // Every operation starts here: it takes the next number. This rank's operations that are `depth`
   // or more behind it are finished first. A deadline of 0 is the group's.
   Status begin(std::chrono::nanoseconds deadline);
   // Restarts the deadline: a receive half that is a call of its own has the whole deadline.
   void begin_receive(Operation operation) noexcept;
-  // Sets the ranks that take part in the operation that has just begun; empty: all. An error is
+  // Sets the ranks that take part in the operation that has just begun; empty: all of the view. An
+  // error is
   // this rank's refusal.
-  Status choose_active(std::span<const int> chosen);
+  Status choose_active(std::span<const int> named);
   // The operation that has just begun.
   Issued issue(OperationKind kind) const;
   // Refuses when `depth` operations are in flight.
@@ -140,6 +146,7 @@ class Protocol {
   bool poll(Operation operation) noexcept;
 
  private:
+  Status take_members(const View& view);
   Status await_second_way(Await await);
   Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   Await awaiting_reads(const Issued& issued, std::uint64_t number) noexcept;
@@ -150,6 +157,7 @@ class Protocol {
   std::uint64_t num_records() const noexcept { return 2 * std::uint64_t(setup_.config.depth); }
   // How long this rank waits for ranks that may make no more calls.
   std::chrono::nanoseconds longest_wait_for_absent() const noexcept;
+  std::shared_ptr<const ActiveSet> find_set(std::span<const int> chosen) const;
   bool set_changes() const noexcept;
   Status refuse_to_everybody();
   Status await_readers_of_refusals();
@@ -178,10 +186,19 @@ class Protocol {
   std::uint64_t read_through_ = 0;                    // this rank's published read_through
   std::vector<std::uint64_t> early_;                  // finished operations after read_through_
   std::vector<std::unique_ptr<InFlight>> in_flight_;  // sent, not collected; at most depth
-  std::shared_ptr<const ActiveSet> active_;           // ranks of the last operation
-  std::shared_ptr<const ActiveSet> last_set_;         // ranks of operation last_taken_
-  std::uint64_t last_taken_ = 0;                      // the last one in which this rank takes part
-  bool set_known_ = true;                             // Issued::set_known of the last operation
+  // What the view of the group is to this exchange.
+  struct OfView {
+    std::shared_ptr<const ActiveSet> ranks;  // of a call that names none
+    Status unfit = {};                       // why the view cannot use the exchange
+    std::uint64_t before = 0;                // the last operation before the view
+  } of_view_;
+  std::shared_ptr<const ActiveSet> active_;  // ranks of the last operation
+  // The last operation in which this rank takes part, and its ranks.
+  struct Taken {
+    std::shared_ptr<const ActiveSet> set;
+    std::uint64_t number = 0;
+  } last_;
+  bool set_known_ = true;            // Issued::set_known of the last operation
   std::uint64_t refused_alone_ = 0;  // the last operation that was refused without a wait
 };
 

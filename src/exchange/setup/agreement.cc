@@ -32,7 +32,11 @@ auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(
     return meet(by.looking(look));
   } catch (const Error& error) {
     if (said.ok()) look();
-    if (error.code() == Code::kPeerLost) require_ok(group.death_here());
+    if (error.code() != Code::kPeerLost) throw;
+    const Status death = group.death_here();
+    group.survival().note_loss(death.ok() ? Status(error.code(), error.what(), error.culprit())
+                                          : death);
+    require_ok(death);
     throw;
   }
 }
@@ -66,6 +70,13 @@ GroupState& usable(const std::shared_ptr<GroupState>& group) {
   if (!group)
     throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
   require_ok(group->verdict());
+  if (const std::uint64_t view = group->view().number; view > 1) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("this is view {} of the group: exchanges and collectives are made in "
+                            "view 1 only; make a new group for others",
+                            view),
+                group->rank());
+  }
   return *group;
 }
 

@@ -20,6 +20,12 @@ struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> set_since;     // the operation since which its active ranks are equal
   // Only for a rank of another node: its progress, sent behind the rows that took the second way.
   std::atomic<std::uint64_t> second_way;
+  // [view % 2] Written when its rank comes to a view, read when the view begins (next_view.cc).
+  struct Prepared {
+    std::atomic<std::uint64_t> view;    // that view
+    std::atomic<std::uint64_t> number;  // of the last operation before it
+  };
+  Prepared prepared[2];
 };
 static_assert(sizeof(ControlFlags) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -1,0 +1,65 @@
+// Survival: the view of a group, and the objects that go on in the next view (survive.cc).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "ferry/group.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+// An object of a group, such as an exchange, that outlives a view.
+class Lasting {
+ public:
+  virtual ~Lasting() = default;
+  // This rank is about to come to view `next`, and makes no more calls in the last one. Writes to
+  // memory of this rank what others read in renew().
+  virtual void prepare(std::uint64_t next) noexcept = 0;
+  // The view has begun: all its ranks have prepared, or lack the object.
+  virtual void renew(const View& view) noexcept = 0;
+};
+
+class Survival {
+ public:
+  explicit Survival(int size);
+
+  const View& view() const noexcept { return view_; }
+  bool has(int rank) const noexcept { return is_member_[rank]; }
+  // [ranks], to wait for those of the view; null: for all.
+  const std::vector<bool>* waited() const noexcept {
+    return view_.members.size() == is_member_.size() ? nullptr : &is_member_;
+  }
+
+  // Between these two the object is renewed with each view.
+  void add(Lasting* object);
+  void remove(Lasting* object) noexcept;
+  // Objects of which a thread looks at the view, while there is one: survive() refuses.
+  // Relaxed: they are made and destroyed by the caller of survive(), or before its call.
+  void hold(int change) noexcept { held_.fetch_add(change, std::memory_order_relaxed); }
+  int held() const noexcept { return held_.load(std::memory_order_relaxed); }
+  // A rank was lost while an object was made, which by itself does not break the group. It is the
+  // reason that other ranks get if survive() follows.
+  void note_loss(const Status& loss) { loss_ = loss; }
+  const Status& loss() const noexcept { return loss_; }
+
+  void prepare(std::uint64_t next) noexcept;
+  void begin(View view) noexcept;
+
+ private:
+  View view_;
+  std::vector<bool> is_member_;  // [ranks]
+  Status loss_;
+  std::atomic<int> held_{0};
+  std::mutex mutex_;
+  std::vector<Lasting*> objects_;  // guarded by the mutex
+};
+
+class GroupState;
+
+// The verdict of the group for an object that was made in a view and does not outlive it.
+Status verdict_in(GroupState& group, std::uint64_t view, const char* object) noexcept;
+
+}  // namespace ferry::internal

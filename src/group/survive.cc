@@ -1,0 +1,196 @@
+// How a group goes on without ranks that are lost (docs/protocol.md, "Views").
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "group/state.h"
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+Survival::Survival(int size) : is_member_(size, true) {
+  view_.members.resize(size);
+  std::iota(view_.members.begin(), view_.members.end(), 0);
+}
+
+void Survival::add(Lasting* object) {
+  const std::lock_guard lock(mutex_);
+  objects_.push_back(object);
+}
+
+void Survival::remove(Lasting* object) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(objects_, object);
+}
+
+void Survival::prepare(std::uint64_t next) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Lasting* const object : objects_) object->prepare(next);
+}
+
+void Survival::begin(View view) noexcept {
+  view_ = std::move(view);
+  is_member_.assign(is_member_.size(), false);
+  for (const int rank : view_.members) is_member_[rank] = true;
+  loss_ = {};
+  const std::lock_guard lock(mutex_);
+  for (Lasting* const object : objects_) object->renew(view_);
+}
+
+// How one rank goes from a view to the next.
+class ViewChange {
+ public:
+  explicit ViewChange(GroupState& group)
+      : group_(group), view_(group.survival_.view()), next_(view_.number + 1) {}
+
+  // An error of this rank, which has changed nothing.
+  Status check() const;
+  // Ends the calls of all ranks in the view.
+  void end() noexcept;
+  // Takes this rank's seat in the next view.
+  Status come() noexcept;
+  // Waits until the seats of all ranks are decided.
+  Status await(CallTime& time) noexcept;
+  // Call when all seats are decided.
+  void begin() noexcept;
+
+ private:
+  std::vector<int> decide_seats() noexcept;
+
+  GroupState& group_;
+  const View& view_;
+  const std::uint64_t next_;
+};
+
+Status GroupState::survive(std::chrono::nanoseconds limit) noexcept {
+  CallTime time(limit.count() > 0 ? limit : options_.deadline);
+  if (verdict_.closed.load(std::memory_order_acquire)) return verdict();  // partner: leave
+  ViewChange change(*this);
+  if (Status status = change.check(); !status.ok()) return status;
+  change.end();
+  if (Status status = change.come(); !status.ok()) return status;
+  if (Status status = change.await(time); !status.ok()) return status;
+  change.begin();
+  return {};
+}
+
+Status ViewChange::check() const {
+  if (!group_.one_node()) {
+    return {Code::kInvalidArgument,
+            fmt::format("survive: the ranks are of {} nodes, and only a group of one node can go "
+                        "on; make a new group of the ranks that remain",
+                        group_.topology_.num_nodes()),
+            group_.rank_};
+  }
+  if (const int held = group_.survival_.held(); held > 0) {
+    return {
+        Code::kInvalidArgument,
+        fmt::format("survive: {} exchanges of CUDA ranks cannot go on; destroy them first", held),
+        group_.rank_};
+  }
+  return {};
+}
+
+void ViewChange::end() noexcept {
+  if (!group_.verdict().ok()) return;
+  const Status death = group_.death_here();
+  const Status& loss = death.ok() ? group_.survival_.loss() : death;
+  const Code code = loss.ok() ? Code::kBroken : loss.code();
+  const int culprit = loss.ok() ? group_.rank_ : loss.culprit();
+  const std::string why =
+      loss.ok() ? fmt::format("rank {} called survive()", group_.rank_) : loss.message();
+  static_cast<void>(group_.break_group(code, culprit, why + "; " + group_.view_is_over()));
+}
+
+Status ViewChange::come() noexcept {
+  group_.survival_.prepare(next_);
+  SharedFlags& flags = *group_.flags_;
+  const std::uint64_t barriers = flags.num_barriers(group_.rank_);
+  // Relaxed: published by the seat.
+  flags.slot(group_.rank_).barriers[next_ % 2].store(barriers, std::memory_order_relaxed);
+  if (flags.decide_seat(group_.rank_, next_, Seat::in(next_)) == Seat::outside(next_)) {
+    return {Code::kClosed,
+            fmt::format("survive: view {} began without rank {}, which the other ranks took for "
+                        "lost; it is outside of the group",
+                        next_, group_.rank_),
+            group_.rank_};
+  }
+  group_.ring();
+  return {};
+}
+
+// Decides that the ranks that died or left are outside of the view. Returns those without a seat.
+std::vector<int> ViewChange::decide_seats() noexcept {
+  std::vector<int> undecided;
+  for (const int rank : view_.members) {
+    const GroupSlot& slot = group_.flags_->slot(rank);
+    if (Seat::decided(slot.seat.load(std::memory_order_acquire), next_)) continue;  // their
+    const bool left = slot.left.load(std::memory_order_acquire);  // partners: decide_seat, set_left
+    if (left || !group_.rendezvous_->alive(rank)) {
+      group_.flags_->decide_seat(rank, next_, Seat::outside(next_));
+    } else {
+      undecided.push_back(rank);
+    }
+  }
+  return undecided;
+}
+
+Status ViewChange::await(CallTime& time) noexcept {
+  const std::function<bool()>& interrupted = group_.options_.interrupted;
+  while (true) {
+    const std::vector<int> undecided = decide_seats();
+    if (undecided.empty()) return {};
+    const int rank = group_.rank_;
+    if (interrupted && interrupted())
+      return {Code::kInterrupted, fmt::format("survive: rank {} was interrupted", rank), rank};
+    if (time.passed()) {
+      return {Code::kTimeout,
+              fmt::format("survive: {} of ranks {} did not come to view {}; deadline {:.3g} s; a "
+                          "rank that is alive is not left behind: end its process, or repeat the "
+                          "call",
+                          group_.name_of(undecided[0]), fmt::join(undecided, ", "), next_,
+                          std::chrono::duration<double>(time.limit()).count()),
+              undecided[0]};
+    }
+    group_.flags_->sleep(rank, group_.flags_->slot(undecided[0]).seat, Seat::outside(next_));
+  }
+}
+
+// Every rank of the view comes to the same members and numbers: seats are decided once, and what a
+// rank wrote before it took its seat stays until all ranks are at the next view but one.
+void ViewChange::begin() noexcept {
+  View view{.number = next_};
+  std::uint64_t barriers = 0;
+  for (const int rank : view_.members) {
+    const GroupSlot& slot = group_.flags_->slot(rank);
+    // Acquire: what the rank wrote before it came. Partner: decide_seat().
+    if (!Seat::was_in(slot.seat.load(std::memory_order_acquire), next_)) continue;
+    view.members.push_back(rank);
+    barriers = std::max(barriers, slot.barriers[next_ % 2].load(std::memory_order_relaxed));
+  }
+  raise(group_.flags_->slot(group_.rank_).barrier, barriers);
+  group_.node_ranks_ = view.members;
+  group_.flags_->begin_view(next_);
+  group_.survival_.begin(std::move(view));
+  {
+    const std::lock_guard lock(group_.verdict_.mutex);
+    group_.verdict_.status = {};
+    group_.verdict_.broken.store(false, std::memory_order_release);  // partner: verdict()
+  }
+  group_.log(LogLevel::kInfo,
+             fmt::format("view {}: ranks {}", view_.number, fmt::join(view_.members, ", ")));
+}
+
+Status verdict_in(GroupState& group, std::uint64_t view, const char* object) noexcept {
+  Status status = group.verdict();
+  const std::uint64_t now = group.view().number;
+  if (!status.ok() || view == now) return status;
+  return {Code::kClosed,
+          fmt::format("{} were made in view {}, which is over; this is view {}", object, view, now),
+          group.rank()};
+}
+
+}  // namespace ferry::internal

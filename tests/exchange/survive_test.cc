@@ -1,0 +1,307 @@
+// Ranks die or leave, the others go on in the next view of the group with the same exchange, and
+// what comes out of its operations equals the oracle of the ranks that remain.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "ferry/collectives.h"
+#include "seat.h"
+#include "victim.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 4;
+
+// Round s is one of the ranks in the set of bits s. Its tokens go to experts of these ranks.
+Scenario scenario_of_sets(std::uint64_t seed, const ExchangeConfig& config = fault_config()) {
+  const int per_rank = config.num_experts / kRanks;
+  Scenario scenario = plain_scenario(kRanks, config, 1 << kRanks, seed);
+  Random random(seed, 3);
+  for (int set = 1; set < 1 << kRanks; ++set) {
+    Round& round = scenario.rounds[set];
+    for (internal::RankInput& input : round.inputs) {
+      for (int rank = 0; rank < kRanks && set + 1 < 1 << kRanks; ++rank)
+        if (set >> rank & 1) input.active_ranks.push_back(rank);
+      for (std::int64_t& id : input.topk_ids)
+        if (!(set >> (id / per_rank) & 1)) id = -1;
+    }
+    expect_dispatch(config, round);
+    round.combines = {random_combine(config, round, config.hidden, config.dtype, random)};
+  }
+  return scenario;
+}
+
+int set_of(const View& view) {
+  return std::accumulate(view.members.begin(), view.members.end(), 0,
+                         [](int set, int rank) { return set | 1 << rank; });
+}
+
+// A dispatch and a combine of the ranks of the view, which the calls do not name.
+Status play_view(const Group& group, Seat& seat) {
+  const int set = set_of(group.view());
+  DispatchCall dispatch = seat.dispatch_call(set);
+  dispatch.args().active_ranks = {};
+  Received received;
+  if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
+    return status;
+  seat.check(set, received);
+  CombineCall combine = seat.combine_call(set, received.handle);
+  if (!combine.broke().ok()) return combine.broke();
+  Status status = seat.exchange().combine(combine.args());
+  if (status.ok()) combine.check("combine of view " + std::to_string(group.view().number));
+  return status;
+}
+
+Status play_until_error(const Group& group, Seat& seat) {
+  while (true) {
+    if (Status status = play_view(group, seat); !status.ok()) return status;
+  }
+}
+
+void survive(Group& group, std::uint64_t number, int set) {
+  require_ok(group.survive(), "survive");
+  require(group.usable() && group.view().number == number && set_of(group.view()) == set,
+          "view " + std::to_string(group.view().number) + " has ranks " +
+              std::to_string(set_of(group.view())) + ", not " + std::to_string(set));
+}
+
+void require_view_over(const Status& status, int number, int lost) {
+  require_status(status, Code::kPeerLost,
+                 {"view " + std::to_string(number) + " is over, lost rank " + std::to_string(lost)},
+                 "after a death");
+  require(status.culprit() == lost && !status.group_usable(), status.message());
+}
+
+enum class Moment { kIdle, kBeforeCounts, kWhileWritingRows, kBeforeOutputs, kWhileReading };
+
+struct Death {
+  const char* name;
+  Moment moment;
+  int victim;
+};
+
+void PrintTo(const Death& death, std::ostream* stream) { *stream << death.name; }
+
+[[noreturn]] void die(const Group& group, Seat& seat, Moment moment, const Scenario& scenario,
+                      Board& board) {
+  const int all = set_of(group.view());
+  const std::vector<std::byte>& tokens = scenario.rounds[all].inputs[seat.rank()].tokens;
+  Trap trap(tokens.size(), board, SIGKILL);
+  DispatchCall dispatch = seat.dispatch_call(all);
+  if (moment == Moment::kWhileWritingRows) {
+    std::memcpy(trap.data(), tokens.data(), tokens.size());
+    dispatch.args().tokens.data = trap.data();
+    dispatch.args().tokens.pitch_bytes = scenario.config.hidden * 2;
+    trap.arm();
+  }
+  if (moment == Moment::kIdle) nap(30);
+  if (moment == Moment::kIdle || moment == Moment::kBeforeCounts) strike_self(board, SIGKILL);
+  Received received;
+  static_cast<void>(seat.exchange().dispatch(dispatch.args(), received));
+  if (moment == Moment::kBeforeOutputs) strike_self(board, SIGKILL);
+  CombineCall combine = seat.combine_call(all, received.handle);
+  combine.args().out = trap.data();
+  combine.args().out_dtype = DataType::kBf16;
+  combine.args().out_pitch_bytes = 0;
+  combine.args().bias = {};
+  trap.arm();
+  static_cast<void>(seat.exchange().combine(combine.args()));
+  throw Failure("the victim is alive");
+}
+
+bool on_one_node() { return !test_nodes(kRanks).several(); }
+
+class SurviveDeath : public testing::TestWithParam<Death> {};
+
+// Then one more dies, and one leaves.
+TEST_P(SurviveDeath, TheOthersGoOn) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  const auto& [name, moment, victim] = GetParam();
+  const Scenario scenario = scenario_of_sets(91);
+  const SharedBoard board;
+  const int all = (1 << kRanks) - 1, three = all & ~(1 << victim), other = victim == 1 ? 0 : 1;
+  ProcessRanks ranks(kRanks, {}, [&, victim = victim, moment = moment](Group group) {
+    Seat seat(group, scenario);
+    require_ok(play_view(group, seat), "all");
+    if (seat.rank() == victim) die(group, seat, moment, scenario, *board);
+    require_view_over(play_until_error(group, seat), 1, victim);
+    require(!group.usable(), "the view is over");
+    survive(group, 2, three);
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "without one");
+    if (seat.rank() == other) strike_self(*board, SIGKILL);
+    require_view_over(play_until_error(group, seat), 2, other);
+    survive(group, 3, three & ~(1 << other));
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "without two");
+    if (seat.rank() == 2) return;
+    if (victim == 2) return require_ok(group.barrier(), "the last one");
+    const Status status = play_until_error(group, seat);
+    require_status(status, Code::kPeerLost, {"view 3 is over, lost rank 2", "left"},
+                   "after it left");
+    survive(group, 4, 1 << seat.rank());
+    require_ok(play_view(group, seat), "alone");
+  });
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  for (const int dead : {victim, other}) {
+    EXPECT_EQ(ends[dead].signal, SIGKILL);
+    ends[dead] = {};
+  }
+  expect_all_well(ends, name);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Processes, SurviveDeath,
+    testing::Values(Death{"Idle", Moment::kIdle, 1},
+                    Death{"BeforeCounts", Moment::kBeforeCounts, 3},
+                    Death{"WhileWritingRows", Moment::kWhileWritingRows, 1},
+                    Death{"BeforeOutputs", Moment::kBeforeOutputs, 3},
+                    Death{"WhileReading", Moment::kWhileReading, 1},
+                    Death{"RankZeroWhileWritingRows", Moment::kWhileWritingRows, 0},
+                    Death{"RankZeroWhileReading", Moment::kWhileReading, 0}),
+    [](const testing::TestParamInfo<Death>& info) { return std::string(info.param.name); });
+
+// Two ranks are killed from outside, the second at any moment after the first: in the first view,
+// in survive(), or in the second view.
+TEST(RandomSurvival, TwoKillsAtAnyMoment) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  ExchangeConfig config = fault_config();
+  config.max_tokens = 256;
+  config.hidden = 1024;
+  const Scenario scenario = scenario_of_sets(92, config);
+  Random random(92);
+  const int kills = static_cast<int>(50 * std::min(stress_scale(), 1.0));
+  for (int i = 0; i < std::max(kills / 2, 3); ++i) {
+    const SharedBoard board;
+    ProcessRanks ranks(kRanks, {}, [&](Group group) {
+      Seat seat(group, scenario);
+      board->ready.fetch_add(1, std::memory_order_acq_rel);
+      while (group.view().members.size() > 2) {
+        const Status status = play_until_error(group, seat);
+        require(status.code() == Code::kPeerLost || status.code() == Code::kBroken,
+                status.message());
+        require_ok(group.survive(), "survive");
+      }
+      for (int played = 0; played < 5; ++played) require_ok(play_view(group, seat), "of two");
+    });
+    while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
+    const int first = static_cast<int>(random.between(0, kRanks - 1));
+    const int second = (first + static_cast<int>(random.between(1, kRanks - 1))) % kRanks;
+    std::this_thread::sleep_for(std::chrono::microseconds(random.between(100, 20'000)));
+    ranks.send_signal(first, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 8'000)));
+    ranks.send_signal(second, SIGKILL);
+    std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+    ends[first] = ends[second] = {};
+    expect_all_well(ends, "kills of ranks " + std::to_string(first) + " and " +
+                              std::to_string(second) + ", turn " + std::to_string(i));
+  }
+}
+
+// The exchange that was being made is lost. The one that was there before goes on.
+TEST(Survival, ADeathWhileAnExchangeIsMade) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  const Scenario scenario = scenario_of_sets(93);
+  for (const int victim : {0, 2}) {
+    const SharedBoard board;
+    ProcessRanks ranks(kRanks, {}, [&](Group group) {
+      Seat seat(group, scenario);
+      require_ok(play_view(group, seat), "all");
+      if (seat.rank() == victim) {
+        nap(30);
+        strike_self(*board, SIGKILL);
+      }
+      const Status status = error_of([&] { Exchange(group, fault_config()); });
+      require_status(status, Code::kPeerLost, {"rank " + std::to_string(victim)}, "creation");
+      survive(group, 2, 15 & ~(1 << victim));
+      require_ok(play_view(group, seat), "without one");
+    });
+    std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+    ends[victim] = {};
+    expect_all_well(ends, "creation");
+  }
+}
+
+class Survive : public SeatTest {};
+
+// Rank 1 leaves while operations of the others are in flight. Each limit of the next view is an
+// error by name, and the group stays usable.
+TEST_P(Survive, WhatTheNextViewRefuses) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  const Scenario scenario = scenario_of_sets(94);
+  const auto body = [&](Group group, Seat& seat) {
+    Collectives collectives(group);
+    const Received held = seat.dispatch(15);
+    if (seat.rank() == 1) return group.destroy();
+    DispatchCall call = seat.dispatch_call(15);
+    Operation operation;
+    Received received;
+    Status status = seat.exchange().dispatch_send(call.args(), operation);
+    require_status(status, Code::kPeerLost, {"rank 1", "left", "view 1 is over"}, "rank 1 left");
+    survive(group, 2, 13);
+    seat.check(15, held, " held since view 1");
+    const CombineCall late = seat.combine_call(15, held.handle);
+    require_status(seat.exchange().combine(late.args()), Code::kInvalidArgument,
+                   {"ranks 0, 1, 2, 3", "0, 2, 3"}, "a handle of view 1");
+    require_status(seat.exchange().dispatch_recv({1}, received), Code::kInvalidArgument,
+                   {"operation 1", "ended with the view", "view 2"}, "an operation of view 1");
+    require_status(seat.exchange().dispatch(call.args(), received), Code::kInvalidArgument,
+                   {"expert", "lost", "0, 2, 3"}, "an expert of rank 1");
+    const std::vector<int> named = {0, 1};
+    call.args().active_ranks = named;
+    require_status(seat.exchange().dispatch(call.args(), received), Code::kInvalidArgument,
+                   {"rank 1", "view 2 lacks", "0, 2, 3"}, "active ranks of view 1");
+    require_status(error_of([&] { Exchange(group, fault_config()); }), Code::kInvalidArgument,
+                   {"view 2", "made in view 1"}, "a new exchange");
+    require_status(collectives.barrier(), Code::kClosed, {"view 1", "view 2"}, "collectives");
+    require_ok(play_view(group, seat), "without one");
+    std::vector<int> gathered(kRanks, -1);
+    const int mine = seat.rank() + 10;
+    require_ok(group.all_gather(&mine, sizeof mine, gathered.data()), "all_gather");
+    require(gathered == std::vector<int>{10, 0, 12, 13}, "gathered of the view");
+    require_ok(group.barrier(), "barrier");
+  };
+  run(scenario, body);
+}
+
+// A rank that lives and does not come is waited for, and named at the deadline.
+TEST_P(Survive, ALivingRankIsNotLeftBehind) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  const Scenario scenario = scenario_of_sets(95);
+  const SharedBoard board;
+  const auto body = [&](Group group, Seat& seat) {
+    require_ok(play_view(group, seat), "all");
+    if (seat.rank() == 2) {
+      board.await_told(kRanks - 1);
+    } else {
+      const Status status = group.survive(std::chrono::milliseconds(100));
+      require_status(status, Code::kTimeout, {"rank 2", "did not come to view 2", "alive"}, "late");
+      require(status.culprit() == 2 && !group.usable(), status.message());
+      board.tell();
+    }
+    survive(group, 2, 15);
+    require_ok(play_view(group, seat), "all again");
+    require_ok(group.barrier(), "barrier");
+    survive(group, 3, 15);
+    require_ok(play_view(group, seat), "all once more");
+  };
+  run(scenario, body);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Survive, testing::Values(Mode::kThreads));
+INSTANTIATE_TEST_SUITE_P(Processes, Survive, testing::Values(Mode::kProcesses));
+
+// Between nodes the call is refused, and does not end the view.
+TEST(Survival, BetweenNodesItIsRefused) {
+  if (on_one_node()) GTEST_SKIP() << "for several nodes";
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    require_status(group.survive(), Code::kInvalidArgument, {"nodes", "new group"}, "survive");
+    require_ok(group.barrier(), "barrier");
+  });
+}
+
+}  // namespace
+}  // namespace ferry::test
