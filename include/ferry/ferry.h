@@ -88,8 +88,18 @@ FERRY_EXPORT int32_t ferry_group_size(const ferry_group* group);  // -1 for NULL
 // set". Valid as long as the group; NULL for NULL.
 FERRY_EXPORT const char* ferry_group_launcher(const ferry_group* group);
 FERRY_EXPORT const char* ferry_group_reason(const ferry_group* group);
-// 0 after a rank died, departed, or missed a deadline (a new group is then needed), and for NULL.
+// 0 after a rank died, departed, or missed a deadline: ferry_group_survive() or a new group is
+// needed; and for NULL.
 FERRY_EXPORT int32_t ferry_group_usable(const ferry_group* group);
+// The view that the group is in: its number, from 1, and its ranks, ascending. `members` has room
+// for R; `num_members` of them are written.
+FERRY_EXPORT ferry_code ferry_group_view(const ferry_group* group, uint64_t* number,
+                                         int32_t* members, int32_t* num_members);
+// Collective among the ranks of the view that live. Begins the next view, without the ranks that
+// died or left; exchanges go on. No other call of this rank on the group or its exchanges may be in
+// progress. FERRY_TIMEOUT names a rank that is alive and did not come (`deadline_ns` 0: the
+// deadline of the group); the call may be repeated. FERRY_INVALID_ARGUMENT on several nodes.
+FERRY_EXPORT ferry_code ferry_group_survive(ferry_group* group, int64_t deadline_ns);
 
 // Collective. Waits until every rank has called it.
 FERRY_EXPORT ferry_code ferry_group_barrier(ferry_group* group);

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -126,6 +128,25 @@ const char* ferry_group_reason(const ferry_group* group) {
   return group ? group->group.origin().reason.c_str() : nullptr;
 }
 int32_t ferry_group_usable(const ferry_group* group) { return group && group->group.usable(); }
+
+ferry_code ferry_group_view(const ferry_group* group, uint64_t* number, int32_t* members,
+                            int32_t* num_members) {
+  return guarded([&] {
+    required(number, "number");
+    required(members, "members");
+    required(num_members, "num_members");
+    const ferry::View& view = required(group, "group").group.view();
+    *number = view.number;
+    std::copy(view.members.begin(), view.members.end(), members);
+    *num_members = static_cast<int32_t>(view.members.size());
+  });
+}
+
+ferry_code ferry_group_survive(ferry_group* group, int64_t deadline_ns) {
+  return guarded([&] {
+    return required(group, "group").group.survive(std::chrono::nanoseconds(deadline_ns));
+  });
+}
 
 ferry_code ferry_group_barrier(ferry_group* group) {
   return guarded([&] { return required(group, "group").group.barrier(); });

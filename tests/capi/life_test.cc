@@ -120,6 +120,30 @@ TEST(CapiLife, ADeadlineNamesWhoIsMissing) {
       &options);
 }
 
+// Rank 1 leaves, and the view of the others lacks it.
+TEST(CapiLife, AGroupSurvivesARankThatLeaves) {
+  on_ranks(3, [](ferry_group* group) {
+    uint64_t number = 0;
+    int32_t members[3] = {}, num_members = 0;
+    expect_ok(ferry_group_view(group, &number, members, &num_members));
+    EXPECT_EQ(number, 1u);
+    EXPECT_EQ(num_members, 3);
+    if (ferry_group_rank(group) == 1) return;
+    expect_error(ferry_group_barrier(group), FERRY_PEER_LOST, {"rank 1", "view 1 is over"});
+    expect_ok(ferry_group_survive(group, 0));
+    EXPECT_EQ(ferry_group_usable(group), 1);
+    expect_ok(ferry_group_view(group, &number, members, &num_members));
+    EXPECT_EQ(number, 2u);
+    EXPECT_EQ(num_members, 2);
+    EXPECT_EQ(members[0], 0);
+    EXPECT_EQ(members[1], 2);
+    expect_ok(ferry_group_barrier(group));
+    expect_error(ferry_group_view(group, nullptr, members, &num_members), FERRY_INVALID_ARGUMENT,
+                 {"number"});
+  });
+  expect_error(ferry_group_survive(nullptr, 0), FERRY_INVALID_ARGUMENT, {"group"});
+}
+
 TEST(CapiLife, FailuresOfBodiesAreReportedByRank) {
   const auto body = [](ferry_group* group, void*) -> ferry_code {
     if (ferry_group_rank(group) == 0) return FERRY_OK;
