@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "core/arguments.h"
 #include "core/bindings.h"
 #include "core/config.h"
 #include "core/errors.h"
@@ -109,14 +110,15 @@ struct Head {
   char data[1016];
 };
 
-// Throws on all ranks unless all lengths are equal.
-void check_equal(const std::vector<Head>& heads) {
-  for (std::size_t rank = 1; rank < heads.size(); ++rank) {
-    if (heads[rank].bytes == heads[0].bytes) continue;
+// Throws on all ranks unless the lengths of all members are equal.
+void check_equal(const std::vector<Head>& heads, const std::vector<int>& members) {
+  const int first = members[0];
+  for (const int rank : members) {
+    if (heads[rank].bytes == heads[first].bytes) continue;
     check({Code::kMismatch,
-           fmt::format("all_gather: rank 0 gives {} bytes, rank {} gives {}: need equal lengths",
-                       heads[0].bytes, rank, heads[rank].bytes),
-           static_cast<int>(rank)});
+           fmt::format("all_gather: rank {} gives {} bytes, rank {} gives {}: need equal lengths",
+                       first, heads[first].bytes, rank, heads[rank].bytes),
+           rank});
   }
 }
 
@@ -127,18 +129,37 @@ nb::list all_gather(const PyGroup& self, const nb::bytes& mine) {
   std::memcpy(head.data, mine.data(), inside);
   std::vector<Head> heads(group.size());
   check(without_gil([&] { return group.all_gather(&head, sizeof head, heads.data()); }));
-  check_equal(heads);
+  const std::vector<int>& members = group.view().members;
+  check_equal(heads, members);
   const std::size_t more = bytes - inside;
   std::string tails(more * group.size(), '\0');
   const char* from = static_cast<const char*>(mine.data()) + inside;
   if (more) check(without_gil([&] { return group.all_gather(from, more, tails.data()); }));
   nb::list parts;
   for (int rank = 0; rank < group.size(); ++rank) {
+    if (!std::binary_search(members.begin(), members.end(), rank)) {
+      parts.append(nb::bytes("", 0));
+      continue;
+    }
     std::string part(heads[rank].data, inside);
     part.append(tails, rank * more, more);
     parts.append(nb::bytes(part.data(), part.size()));
   }
   return parts;
+}
+
+nb::tuple view_of(const PyGroup& self) {
+  const View& view = self.get().view();
+  nb::list ranks;
+  for (const int rank : view.members) ranks.append(rank);
+  return nb::make_tuple(view.number, nb::tuple(ranks));
+}
+
+nb::tuple survive(const PyGroup& self, nb::handle deadline) {
+  Group group = self.get();  // a copy: destroy() may run while this rank waits
+  const std::chrono::nanoseconds limit = read_deadline(deadline);
+  check(without_gil([&] { return group.survive(limit); }));
+  return view_of(self);
 }
 
 }  // namespace
@@ -210,7 +231,18 @@ void bind_group(nb::module_& module) {
           "Levels of the ranks, \"host:2,rank:4\": as given, else by the hosts of the ranks.")
       .def_prop_ro(
           "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
-          "False after a rank died, left, or missed a deadline: a new group is then needed.")
+          "False after a rank died, left, or missed a deadline: survive() goes on, or a new group.")
+      .def_prop_ro("view", &view_of, nb::sig("def view(self, /) -> tuple[int, tuple[int, ...]]"),
+                   "(number, ranks): the ranks that the group consists of, and how often they have "
+                   "changed, from 1.")
+      .def("survive", &survive, arg("deadline") = nb::none(),
+           nb::sig(
+               "def survive(self, deadline: float | None = None) -> tuple[int, tuple[int, ...]]"),
+           "Collective among the ranks that live: begins the next view, without the ranks that "
+           "died or left, and returns it. Exchanges go on, with the same rank numbers; operations "
+           "in flight have ended. No other call of this rank may be in progress. ferry.Timeout "
+           "names a rank that is alive and did not come (deadline in seconds, None: that of the "
+           "group). Only on one node.")
       .def(
           "barrier",
           [](const PyGroup& self) {
@@ -220,7 +252,8 @@ void bind_group(nb::module_& module) {
           "Waits until every rank has called it.")
       .def("all_gather", &all_gather, arg("data"),
            nb::sig("def all_gather(self, data: bytes) -> list[bytes]"),
-           "Gathers `data` (equal lengths on all ranks): a list of bytes in rank order.")
+           "Gathers `data` (equal lengths on all ranks): a list of bytes in rank order, b\"\" of a "
+           "rank that the view lacks.")
       .def(
           "refuse_exchange",
           [](const PyGroup& self, const std::string& why) {

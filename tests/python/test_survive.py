@@ -1,0 +1,82 @@
+"""group.survive(): ranks die or leave, the others go on with their exchange, and what it returns is right."""
+
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import ferry
+
+SETTINGS = dict(max_tokens=8, hidden=16, num_experts=4, top_k=1, dtype="float32")
+
+
+def step(group, exchange, experts):
+    """A step whose tokens go to some experts, each of which adds its number: one expert per rank."""
+    tokens = np.full((8, 16), group.rank, np.float32)
+    ids = np.array(experts, np.int32)[np.arange(8) % len(experts)][:, None]
+    received = exchange.dispatch(tokens, ids)
+    rows = np.asarray(received.rows) + group.rank
+    result = np.asarray(exchange.combine(rows, received.handle, np.ones((8, 1), np.float32)))
+    np.testing.assert_array_equal(result, tokens + ids)
+
+
+def go_on(group, exchange, number, ranks):
+    assert not group.usable
+    assert group.survive(deadline=20) == group.view == (number, ranks)
+    assert group.usable
+    for _ in range(3):
+        step(group, exchange, ranks)
+
+
+def survivor(rank, address, results):
+    try:
+        with ferry.init(address=address, rank=rank, size=4) as group:
+            exchange = group.exchange(**SETTINGS)
+            step(group, exchange, range(4))
+            if rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            with pytest.raises(ferry.PeerLost, match="view 1 is over, lost rank 2") as caught:
+                step(group, exchange, range(4))
+            assert caught.value.culprit == 2
+            go_on(group, exchange, 2, (0, 1, 3))
+            with pytest.raises(ferry.InvalidArgument, match="expert 2 .* lost"):
+                step(group, exchange, [2])
+            if rank == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            with pytest.raises(ferry.PeerLost, match="view 2 is over, lost rank 0"):
+                step(group, exchange, [1, 3])
+            go_on(group, exchange, 3, (1, 3))
+            assert group.all_gather(bytes([rank])) == [b"", b"\1", b"", b"\3"]
+        results.put((rank, "well"))
+    except BaseException as error:
+        results.put((rank, repr(error)))
+
+
+def test_two_ranks_are_killed():
+    context = multiprocessing.get_context("spawn")
+    results, address = context.Queue(), f"survive-{os.getpid()}"
+    ranks = [context.Process(target=survivor, args=(rank, address, results)) for rank in range(4)]
+    for rank in ranks:
+        rank.start()
+    assert sorted(results.get(timeout=60) for _ in range(2)) == [(1, "well"), (3, "well")]
+    for rank in ranks:
+        rank.join()
+
+
+def test_a_rank_leaves_and_the_view_refuses_other_exchanges():
+    def body(group):
+        assert group.view == (1, (0, 1, 2))
+        exchange = group.exchange(**SETTINGS)
+        if group.rank == 1:
+            return None
+        with pytest.raises(ferry.PeerLost, match="rank 1"):
+            group.barrier()
+        view = group.survive()
+        with pytest.raises(ferry.InvalidArgument, match="view 2"):
+            group.exchange(**SETTINGS)
+        del exchange
+        return view
+
+    assert ferry.run_threads(3, body) == [(2, (0, 2)), None, (2, (0, 2))]
