@@ -2,6 +2,8 @@
 the naive one is caught by the clause that is about it."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import ferry
+from ferry import conformance
 from ferry.conformance.__main__ import main
-from ferry.conformance.session import Session
+from ferry.conformance.session import Session, UnknownClause
 from naive_deep_ep import FAULTS
 
 pytestmark = pytest.mark.long
@@ -100,13 +102,27 @@ def test_the_report_says_what_is_wrong_and_how_to_see_it_again(tmp_path):
     assert bad["again"] in done.stdout
 
 
+def test_a_copy_of_the_kit_runs_without_ferry(tmp_path):
+    shutil.copytree(Path(conformance.__file__).parent, tmp_path / "kit")
+    (tmp_path / "ferry.py").write_text("raise ImportError('ferry is not installed here')")
+    words = ["--api", "deep_ep", "--module", "naive_deep_ep:bias_last", "--clause", "combine.bias", "--clause",
+             "low_latency.rows"]
+    done = subprocess.run([sys.executable, "-m", "kit", *words], capture_output=True, text=True, timeout=120,
+                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(HERE)})
+    assert "BROKEN  combine.bias" in done.stdout and "holds   low_latency.rows" in done.stdout, done.stderr
+    assert "again: python -m kit --api deep_ep --module naive_deep_ep:bias_last" in done.stdout
+
+
 @pytest.mark.parametrize("words, said", [
     (["--api", "deep_ep", "--module", "no_such_module"], "No module named 'no_such_module'"),
     (["--api", "deep_ep", "--module", "json:Buffer"], "has no attribute 'Buffer'"),
+    (["--api", "deep_ep", "--module", "unimportable"], "FileNotFoundError: [Errno 2]"),
     (["--api", "deep_ep"], "--module is needed"), (["--api", "nccl", "--module", "json"], "invalid choice: 'nccl'"),
     (["--api", "deep_ep", "--module", "json", "--ranks", "9"], "--ranks 9: 1 to 8 are possible"),
     (["--api", "deep_ep", "--module", "json", "--clause", "nothing"], "no clause nothing; there are names.exports")])
-def test_wrong_arguments(words, said, capsys):
+def test_wrong_arguments(words, said, capsys, tmp_path, monkeypatch):
+    (tmp_path / "unimportable.py").write_text("open('/sys/class/no_such_device')")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2 and said in capsys.readouterr().err
@@ -123,5 +139,5 @@ def test_a_module_without_the_interface_breaks_every_clause_but_ends():
 
 
 def test_an_unknown_clause_is_named():
-    with Session("deep_ep", 1) as session, pytest.raises(ferry.InvalidArgument, match="no clause x.y; there are"):
+    with Session("deep_ep", 1) as session, pytest.raises(UnknownClause, match="no clause x.y; there are"):
         list(session.judge("json", ["x.y"]))

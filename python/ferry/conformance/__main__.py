@@ -8,14 +8,13 @@ import contextlib
 import json
 import sys
 
-from ferry import errors
-from ferry.conformance.clauses import APIS, clauses_of, implementation
-from ferry.conformance.session import Session
+from .clauses import APIS, clauses_of, implementation
+from .session import Session, UnknownClause
 
 
 def parse(words):
     parser = argparse.ArgumentParser(
-        prog="python -m ferry.conformance",
+        prog=f"python -m {__package__}",
         description="Runs the contract of an interface against an implementation, clause by clause.")
     parser.add_argument("--api", required=True, choices=sorted(APIS), help="the interface")
     parser.add_argument("--module", metavar="NAME", help="module that has its names, or module:object")
@@ -44,12 +43,12 @@ def main(words):
         return 0
     try:
         implementation(given.module)
-    except (ImportError, AttributeError) as error:
-        parser.error(f"--module {given.module}: {error}")
+    except Exception as error:  # modules of devices raise anything at import where the device is not there
+        parser.error(f"--module {given.module}: {type(error).__name__}: {error}")
     with Session(given.api, given.ranks, given.device, given.seed, given.deadline) as session:
         try:
             verdicts = run(session, given)
-        except errors.InvalidArgument as error:
+        except UnknownClause as error:
             parser.error(str(error))
     return 0 if all(verdict.holds for verdict in verdicts) else 1
 
@@ -70,7 +69,7 @@ def run(session, given):
 
 def reproducer(name, given):
     """Returns the command that runs one clause again."""
-    words = f"python -m ferry.conformance --api {given.api} --module {given.module} --ranks {given.ranks}"
+    words = f"python -m {__package__} --api {given.api} --module {given.module} --ranks {given.ranks}"
     device = "" if given.device == "cpu" else f" --device {given.device}"
     return f"{words}{device} --seed {given.seed} --clause {name}"
 

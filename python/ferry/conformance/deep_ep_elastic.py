@@ -5,9 +5,9 @@ The rows of a source, and those of an expert when expanded, may have any order; 
 
 import torch
 
-from ferry.conformance import elastic_oracle as oracle
-from ferry.conformance.clauses import clause
-from ferry.conformance.deep_ep_oracle import Inputs
+from . import elastic_oracle as oracle
+from .clauses import clause
+from .deep_ep_oracle import Inputs
 
 _TOKENS = [9, 0, 12, 5, 7, 1, 10, 3]  # tokens by rank
 _M, _HIDDEN, _ALIGNMENT = 16, 256, 4

@@ -6,8 +6,8 @@ order; the handle contains the order.
 
 import torch
 
-from ferry.conformance import low_latency_case as cases
-from ferry.conformance.clauses import clause
+from . import low_latency_case as cases
+from .clauses import clause
 
 _M, _HIDDEN = 8, 2048
 

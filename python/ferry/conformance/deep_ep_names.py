@@ -2,7 +2,7 @@
 
 import inspect
 
-from ferry.conformance.clauses import clause
+from .clauses import clause
 
 _EXPORTS = ("Buffer", "ElasticBuffer", "EPHandle", "EventOverlap", "EventHandle", "Config", "topk_idx_t",
             "get_physical_domain_size", "get_logical_domain_size")

@@ -2,8 +2,8 @@
 
 import torch
 
-from ferry.conformance.clauses import clause
-from ferry.conformance.deep_ep_oracle import Inputs
+from .clauses import clause
+from .deep_ep_oracle import Inputs
 
 _TOKENS = [11, 4, 0, 17, 8, 1, 23, 6]  # tokens by rank; one rank has none
 _HIDDEN, _BYTES = 256, 1 << 28

@@ -4,18 +4,21 @@ When a call of a clause raised on one rank, the ranks may have made different nu
 So they join a new process group, with the next epoch number, before the next clause.
 """
 
+import ctypes
 import datetime
+import multiprocessing
 import os
 import pickle
+import signal
 import traceback
 
 import torch
 import torch.distributed as dist
 
-from ferry.conformance.clauses import World, clauses_of, implementation
-from ferry.parent import end_with_parent
+from .clauses import World, clauses_of, implementation
 
 _GRACE_SECONDS = 60  # longer than the session's deadline
+_PR_SET_PDEATHSIG = 1
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
@@ -67,9 +70,16 @@ def _run(settings, rank, module, name):
     return world.complaints, raised
 
 
+def _end_with_session():
+    """Makes the kernel kill this process when that of the session ends, for whatever reason."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not multiprocessing.parent_process().is_alive():  # it had ended before
+        os._exit(1)
+
+
 def entry(connection, settings, rank):
     """The function that the process of a rank runs."""
-    end_with_parent()
+    _end_with_session()
     try:
         play(connection, pickle.loads(settings), rank)
     except (BrokenPipeError, KeyboardInterrupt):

@@ -12,13 +12,16 @@ import tempfile
 import time
 from typing import List, NamedTuple
 
-from ferry.conformance import rank as rank_of_session
-from ferry.conformance.clauses import clauses_of
-from ferry.errors import InvalidArgument
+from . import rank as rank_of_session
+from .clauses import clauses_of
 
 
 _START_SECONDS = 120  # the most time in which ranks start and connect
 _FOLLOW_SECONDS = 5  # the time for the other ranks after a call of one rank raised
+
+
+class UnknownClause(ValueError):
+    """A name that no clause has."""
 
 
 class Verdict(NamedTuple):
@@ -46,7 +49,7 @@ class Session:
         self._joined = False  # the ranks are in one process group, at the same place
 
     def __enter__(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="ferry-conformance-")
+        self._folder = tempfile.TemporaryDirectory(prefix="conformance-")
         self._settings["folder"] = self._folder.name
         return self
 
@@ -55,11 +58,11 @@ class Session:
         self._folder.cleanup()
 
     def judge(self, module, names=None):
-        """Runs the clauses with these names (None: all) and yields the Verdict of each. Raises InvalidArgument for an
+        """Runs the clauses with these names (None: all) and yields the Verdict of each. Raises UnknownClause for an
         unknown name."""
         unknown = set(names or ()) - set(self.clauses)
         if unknown:
-            raise InvalidArgument(f"no clause {', '.join(sorted(unknown))}; there are {', '.join(self.clauses)}")
+            raise UnknownClause(f"no clause {', '.join(sorted(unknown))}; there are {', '.join(self.clauses)}")
         for name in names or self.clauses:
             begin = time.monotonic()
             complaints = self._play(module, name)

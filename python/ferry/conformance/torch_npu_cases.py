@@ -5,7 +5,7 @@ results with torch_npu_oracle. `api` is the module with torch_npu's functions.
 import numpy as np
 import torch
 
-from ferry.conformance import torch_npu_oracle as oracle
+from . import torch_npu_oracle as oracle
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ferry.conformance import torch_npu_oracle as oracle
-from ferry.conformance.clauses import clause
-from ferry.conformance.torch_npu_cases import (
+from . import torch_npu_oracle as oracle
+from .clauses import clause
+from .torch_npu_cases import (
     check_combined, check_dispatched, draw, make_case, play_combine, play_dispatch,
 )
 
