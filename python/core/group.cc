@@ -205,37 +205,8 @@ void bind_functions(nb::module_& module) {
       "worst). rank: one that may have no experts or no tokens; None: a rank that has both.");
 }
 
-}  // namespace
-
-void bind_group(nb::module_& module) {
-  nb::class_<PyGroup>(
-      module, "Group",
-      "One rank's membership in the ranks that exchange tokens, from ferry.init, ferry.spawn or "
-      "ferry.run_threads. barrier, all_gather and exchange are collective: every rank calls them "
-      "in the same order.")
-      .def_prop_ro(
-          "rank", [](const PyGroup& self) { return self.get().rank(); },
-          "This rank, 0 to size - 1.")
-      .def_prop_ro(
-          "size", [](const PyGroup& self) { return self.get().size(); }, "Number of ranks.")
-      .def_prop_ro(
-          "origin",
-          [](const PyGroup& self) {
-            const GroupOrigin& origin = self.get().origin();
-            return nb::make_tuple(origin.launcher, origin.reason);
-          },
-          nb::sig("def origin(self, /) -> tuple[str, str]"),
-          "(launcher, reason): the launcher that started the ranks, and how it was found.")
-      .def_prop_ro(
-          "topology", [](const PyGroup& self) { return self.get().topology().to_text(); },
-          "Levels of the ranks, \"host:2,rank:4\": as given, else by the hosts of the ranks.")
-      .def_prop_ro(
-          "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
-          "False after a rank died, left, or missed a deadline: survive() goes on, or a new group.")
-      .def_prop_ro("view", &view_of, nb::sig("def view(self, /) -> tuple[int, tuple[int, ...]]"),
-                   "(number, ranks): the ranks that the group consists of, and how often they have "
-                   "changed, from 1.")
-      .def("survive", &survive, arg("deadline") = nb::none(),
+void bind_calls(nb::class_<PyGroup>& type) {
+  type.def("survive", &survive, arg("deadline") = nb::none(),
            nb::sig(
                "def survive(self, deadline: float | None = None) -> tuple[int, tuple[int, ...]]"),
            "Collective among the ranks that live: begins the next view, without the ranks that "
@@ -286,6 +257,39 @@ void bind_group(nb::module_& module) {
           return nb::str("<ferry.Group, not a member>");
         return nb::str("<ferry.Group rank {} of {}>").format(self.get().rank(), self.get().size());
       });
+}
+
+}  // namespace
+
+void bind_group(nb::module_& module) {
+  nb::class_<PyGroup> type(
+      module, "Group",
+      "One rank's membership in the ranks that exchange tokens, from ferry.init, ferry.spawn or "
+      "ferry.run_threads. barrier, all_gather and exchange are collective: every rank calls them "
+      "in the same order.");
+  type.def_prop_ro(
+          "rank", [](const PyGroup& self) { return self.get().rank(); },
+          "This rank, 0 to size - 1.")
+      .def_prop_ro(
+          "size", [](const PyGroup& self) { return self.get().size(); }, "Number of ranks.")
+      .def_prop_ro(
+          "origin",
+          [](const PyGroup& self) {
+            const GroupOrigin& origin = self.get().origin();
+            return nb::make_tuple(origin.launcher, origin.reason);
+          },
+          nb::sig("def origin(self, /) -> tuple[str, str]"),
+          "(launcher, reason): the launcher that started the ranks, and how it was found.")
+      .def_prop_ro(
+          "topology", [](const PyGroup& self) { return self.get().topology().to_text(); },
+          "Levels of the ranks, \"host:2,rank:4\": as given, else by the hosts of the ranks.")
+      .def_prop_ro(
+          "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
+          "False after a rank died, left, or missed a deadline: survive() goes on, or a new group.")
+      .def_prop_ro("view", &view_of, nb::sig("def view(self, /) -> tuple[int, tuple[int, ...]]"),
+                   "(number, ranks): the ranks that the group consists of, and how often they have "
+                   "changed, from 1.");
+  bind_calls(type);
   bind_functions(module);
 }
 
