@@ -84,7 +84,7 @@ main()
 """
 
 
-def start(folder, log, *arguments, ferry=True, on=list, **environment):
+def start(folder, log, *arguments, ferry=True, compiled=False, on=list, **environment):
     """The process, before it answers. on: makes of a command one that runs it on a host."""
     port = free_port()
     more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
@@ -92,8 +92,8 @@ def start(folder, log, *arguments, ferry=True, on=list, **environment):
     if ferry:
         more["FERRY_VLLM"] = "1"
     command = [sys.executable, "-c", VLLM, "serve", folder, "--served-model-name", "tiny", "--dtype", "float32",
-               "--max-model-len", "128", "--max-num-batched-tokens", "256", "--enforce-eager", "--host", "127.0.0.1",
-               "--port", port, *arguments]  # fmt: skip
+               "--max-model-len", "128", "--max-num-batched-tokens", "256", "--host", "127.0.0.1", "--port", port,
+               *([] if compiled else ["--enforce-eager"]), *arguments]  # fmt: skip
     with open(log, "w") as file:
         process = subprocess.Popen(on(list(map(str, command))), stdout=file, stderr=subprocess.STDOUT,
                                    env={**os.environ, **more}, start_new_session=True)

@@ -65,10 +65,26 @@ def test_data_parallel_ranks_say_what_one_rank_says(models, expected, tmp_path, 
         assert not processes(server, "VLLM::Worker")
 
 
+@pytest.mark.parametrize("arguments", [EXPERT_PARALLEL, ("-dp", "2")], ids=["experts", "slices"])
+def test_compiled_models_say_what_one_rank_says(models, expected, tmp_path, arguments):
+    expected("moe")
+    with serve(models / "moe", tmp_path / "log", *arguments, compiled=True) as server:
+        assert server.complete_all(PROMPTS) == expected("moe")
+        assert "enforce_eager=False" in server.text()
+
+
+def test_tensor_parallel_ranks_of_two_engines_share_the_experts(models, expected, tmp_path):
+    expected("moe")
+    with serve(models / "moe", tmp_path / "log", "-tp", "2", *EXPERT_PARALLEL) as server:
+        assert server.complete_all(PROMPTS) == expected("moe")
+        assert "ferry takes tokens to the experts of 4 ranks" in server.text()
+
+
 @pytest.mark.parametrize("arguments, said", [
-    (("-tp", "2", *EXPERT_PARALLEL), "tensor parallel ranks above 1"),
     (("--expert-placement-strategy", "round_robin", *EXPERT_PARALLEL), "experts placed round robin"),
-], ids=["tensor parallel", "round robin"])  # fmt: skip
+    (("-tp", "2", "--all2all-backend", "flashinfer_nvlink_two_sided", *EXPERT_PARALLEL),
+     "tensor parallel ranks above 1 with the backend flashinfer_nvlink_two_sided"),
+], ids=["round robin", "whole batches"])  # fmt: skip
 def test_what_is_not_there_is_refused_by_name(models, tmp_path, arguments, said):
     server = start(models / "moe", tmp_path / "log", *arguments)
     try:

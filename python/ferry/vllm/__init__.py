@@ -1,4 +1,4 @@
-"""Expert parallelism for vLLM on CPU: `FERRY_VLLM=1 vllm serve MODEL -dp 2 --enable-expert-parallel --enforce-eager`.
+"""Expert parallelism for vLLM on CPU: `FERRY_VLLM=1 vllm serve MODEL -dp 2 --enable-expert-parallel`.
 
 find_platform is the entry point of the group vllm.platform_plugins, which vLLM calls in each of its processes. It
 returns a platform only with FERRY_VLLM=1, so that an installed ferry changes no other program. docs/vllm.md lists the

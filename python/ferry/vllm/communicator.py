@@ -12,6 +12,7 @@ import torch.distributed as dist
 from vllm.config import get_current_vllm_config
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.logger import init_logger
+from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
 from ferry.vllm.manager import FerryAll2AllManager
 
@@ -22,6 +23,8 @@ class FerryCommunicator(CpuCommunicator):
     def __init__(self, cpu_group, device=None, device_group=None, unique_name="", use_all2all=False):
         by_ferry = use_all2all and get_current_vllm_config().parallel_config.enable_expert_parallel
         super().__init__(cpu_group, device, device_group, unique_name, use_all2all=use_all2all and not by_ferry)
+        if use_all2all:
+            MoERunner._select_forward = _opaque_forward
         if by_ferry and self.is_ep_communicator:
             self.use_all2all, self.all2all_manager = True, FerryAll2AllManager(self.cpu_group)
             logger.info("ferry takes tokens to the experts of %d ranks.", self.world_size)
@@ -60,6 +63,13 @@ class FerryCommunicator(CpuCommunicator):
 
     def reduce_scatterv_into_output(self, input_, output, dim=-1, sizes=None):
         return output.copy_(self.reduce_scatterv(input_, dim, sizes))
+
+
+def _opaque_forward(runner):
+    """Returns the operator of vLLM that torch.compile does not trace: a Mixture-of-Experts layer with its dispatch and
+    combine. vLLM uses it on GPUs. On CPU it lets the compiler trace the layer, whose numbers of rows are not known."""
+    operators = torch.ops.vllm
+    return operators.moe_forward if runner.shared_experts is None else operators.moe_forward_shared
 
 
 def _as_bytes(tensor):

@@ -35,10 +35,11 @@ class FerryAll2AllManager(All2AllManagerBase):
         config = get_current_vllm_config()
         _refuse_unsupported(config.parallel_config)
         self._num_experts = config.model_config.get_num_experts()
-        self._max_tokens = config.scheduler_config.max_num_batched_tokens
+        self._tp_size = config.parallel_config.tensor_parallel_size
+        # Each tensor parallel rank has its part of the tokens (sequence parallel), rounded up.
+        self._max_tokens = -(-config.scheduler_config.max_num_batched_tokens // self._tp_size)
         self._exchanges, self._dispatched = None, None
 
-    @torch.compiler.disable
     def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
         """Sends tokens [T, H] with topk_weights [T, K] and topk_ids [T, K]. Returns (rows [N, H], weights [N, 1] of
         ones, local experts [N, 1]): combine applies the weights. Collective."""
@@ -46,8 +47,8 @@ class FerryAll2AllManager(All2AllManagerBase):
             raise NotImplementedError(
                 f"ferry.vllm: dispatch of {len(extra_tensors)} extra tensors (LoRA, scales of quantised activations)"
             )
-        if is_sequence_parallel:
-            raise NotImplementedError("ferry.vllm: sequence parallel MoE (tensor parallel ranks above 1)")
+        if self._tp_size > 1 and not is_sequence_parallel:
+            raise NotImplementedError("ferry.vllm: tensor parallel ranks that all have all tokens of their layer")
         if self._dispatched is not None:
             raise RuntimeError("ferry.vllm: dispatch before the combine of the dispatch before it")
         weights = topk_weights.float()
@@ -68,12 +69,10 @@ class FerryAll2AllManager(All2AllManagerBase):
         experts = torch.arange(len(counts), dtype=topk_ids.dtype).repeat_interleave(counts)
         return received.rows, topk_weights.new_ones(len(experts), 1), experts.unsqueeze(1)
 
-    @torch.compiler.disable
     def combine(self, hidden_states, is_sequence_parallel=False):
         """Sends the rows [N, H] of the experts back, and returns the weighted sums [T, H]. Collective."""
         return self._combine(hidden_states, None)
 
-    @torch.compiler.disable
     def combine_into_output(self, hidden_states, output, is_sequence_parallel=False):
         if output.is_contiguous() and output.dtype == hidden_states.dtype:
             return self._combine(hidden_states, output)
@@ -105,7 +104,9 @@ def _refuse_unsupported(parallel):
     options = {
         "EPLB and redundant experts": parallel.enable_eplb,
         "elastic expert parallelism": parallel.enable_elastic_ep,
-        "tensor parallel ranks above 1": parallel.tensor_parallel_size > 1,
+        f"tensor parallel ranks above 1 with the backend {parallel.all2all_backend}": (
+            parallel.tensor_parallel_size > 1 and not parallel.use_sequence_parallel_moe
+        ),
         "prefill context parallel ranks above 1": parallel.prefill_context_parallel_size > 1,
         "experts placed round robin": parallel.expert_placement_strategy != "linear",
     }
