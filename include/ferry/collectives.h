@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "ferry/export.h"
 #include "ferry/group.h"
@@ -102,6 +104,10 @@ class FERRY_EXPORT Collectives {
   // Call in place of a collective on a rank that cannot make it. Returns `why` on this rank, and
   // kPeerRejected on the others.
   [[nodiscard]] Status refuse(const Status& why) noexcept;
+
+  // The latest ten calls of a rank, as far as this rank knows: "4: broadcast of fp32, 3 elements,
+  // root 0". Call it when no call is in progress, as after an error. Throws Error.
+  std::vector<std::string> latest_calls(int rank) const;
 
   // Messages of one rank to another with one tag arrive in order. send returns when the message has
   // been copied; for a small message it does not wait for the receiver. A message of another size

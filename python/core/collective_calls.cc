@@ -270,6 +270,11 @@ void refuse_call(const PyCollectives& self, const std::string& why) {
   if (status.code() != refusal.code()) check(status);  // another error than `why`
 }
 
+std::vector<std::string> latest_calls(const PyCollectives& self, int rank) {
+  const Turn turn(self);
+  return turn->collectives.latest_calls(rank);
+}
+
 void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
           nb::handle deadline) {
   const Turn turn(self);

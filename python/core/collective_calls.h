@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/group.h"
 #include "core/turn.h"
@@ -44,6 +45,7 @@ void scatter_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::h
                int root, nb::handle deadline);
 void barrier(const PyCollectives& self, nb::handle deadline);
 void refuse_call(const PyCollectives& self, const std::string& why);
+std::vector<std::string> latest_calls(const PyCollectives& self, int rank);
 void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
           nb::handle deadline);
 int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,

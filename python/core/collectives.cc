@@ -1,5 +1,6 @@
 // ferry.Collectives: names, parameters and docstrings of the calls in collective_calls.cc.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "core/bindings.h"
 #include "core/collective_calls.h"
@@ -74,6 +75,9 @@ void bind_messages(nb::class_<PyCollectives>& type) {
   type.def("barrier", &barrier, nb::kw_only(), deadline(),
            nb::sig("def barrier(self, *, deadline: float | None = None) -> None"),
            "Waits until every rank has called it.")
+      .def("latest_calls", &latest_calls, arg("rank"),
+           nb::sig("def latest_calls(self, rank: int) -> list[str]"),
+           "The latest ten calls of a rank, as far as this rank knows; call it after an error.")
       .def("refuse", &refuse_call, arg("why"),
            "Takes the place of a collective call on a rank that cannot make it: the other ranks "
            "raise ferry.PeerRejected.")

@@ -64,6 +64,10 @@ class Calls {
   // The same for a call that has more rounds than the flags can count.
   Status refuse_rounds(std::int64_t rounds);
 
+  // The latest ten calls that this rank has seen another come to, or its own, ascending: "4:
+  // broadcast of fp32, 3 elements, root 0".
+  std::vector<std::string> latest(int rank) const;
+
   // Runs the call in rounds, at least one: write(k) writes to this rank's half of the window,
   // take(k) reads from the windows of the others, and finish(k) reads data that the others wrote in
   // take(k). Windows have two halves, so round k + 1 is written before round k is taken. Ranks may
@@ -84,6 +88,9 @@ class Calls {
   }
   const std::int64_t* expected_counts(int rank) const noexcept {
     return reinterpret_cast<const std::int64_t*>(at(layout_.expected_counts(rank, number_)));
+  }
+  const CallRecord& record(int rank, std::uint64_t number) const noexcept {
+    return *reinterpret_cast<const CallRecord*>(at(layout_.record(rank, number)));
   }
   CallFlag& flag(int rank) const noexcept {
     return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));

@@ -1,6 +1,8 @@
 // The public Collectives: exceptions become a Status, and a call on an empty object is refused.
 #include "ferry/collectives.h"
 
+#include <fmt/format.h>
+
 #include "collectives/state.h"
 #include "exchange/public_calls.h"
 #include "exchange/setup/agreement.h"
@@ -129,6 +131,15 @@ Status Collectives::recv(void* data, std::int64_t count, DataType dtype, int pee
         {.receives = true, .to = data, .count = count, .dtype = dtype, .peer = peer, .tag = tag},
         source, deadline);
   });
+}
+
+std::vector<std::string> Collectives::latest_calls(int rank) const {
+  const CollectivesState& state = made(state_);
+  if (rank < 0 || rank >= state.group().size()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("rank is {}, need 0 to {}", rank, state.group().size() - 1));
+  }
+  return state.latest_calls(rank);
 }
 
 Message Collectives::begin_send(const void* data, std::int64_t count, DataType dtype, int peer,

@@ -2,8 +2,10 @@
 // number of ranks, except the counts of the records and the flags of messages, which are 8 bytes
 // for each pair of ranks.
 //
-//   flag and records [ranks]     CallFlag, then for each parity of the call: CallRecord, the counts
-//                                that the rank sends [ranks], those that it expects [ranks]
+//   flag and records [ranks]     CallFlag, CallRecord of each of the last calls, then for each
+//   parity
+//                                of the call the counts that the rank sends [ranks], and those that
+//                                it expects [ranks]
 //   windows          [ranks]     two halves
 //   mailboxes        [ranks]     of one sender, for each receiver (mailbox.h)
 #pragma once
@@ -20,12 +22,14 @@ class CollectivesLayout {
  public:
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t kLine = 64;
+  // Two are enough for the calls; an error lists more (Calls::latest).
+  static constexpr std::uint64_t kRecords = 12;
 
   CollectivesLayout(int num_ranks, std::size_t window_bytes, std::size_t mailbox_bytes) {
     const auto ranks = static_cast<std::size_t>(num_ranks);
     Accumulator control;
     control.take(sizeof(CallFlag), alignof(CallFlag));
-    record_ = control.take(2 * sizeof(CallRecord), kLine);
+    record_ = control.take(kRecords * sizeof(CallRecord), kLine);
     counts_ = control.take(checked_mul(4 * sizeof(std::int64_t), ranks), kLine);
     counts_bytes_ = ranks * sizeof(std::int64_t);
     control_bytes_ = control.align(alignof(CallFlag));
@@ -42,7 +46,7 @@ class CollectivesLayout {
   std::size_t control(int rank) const noexcept { return rank * control_bytes_; }
   std::size_t control_bytes() const noexcept { return control_bytes_; }
   std::size_t record(int rank, std::uint64_t number) const noexcept {
-    return control(rank) + record_ + number % 2 * sizeof(CallRecord);
+    return control(rank) + record_ + number % kRecords * sizeof(CallRecord);
   }
   std::size_t sent_counts(int rank, std::uint64_t number) const noexcept {
     return control(rank) + counts_ + number % 2 * 2 * counts_bytes_;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "collectives/arguments.h"
 #include "collectives/calls.h"
@@ -43,6 +45,7 @@ class CollectivesState {
   Status scatter(const void* in, void* out, Counts counts, DataType dtype, int root, Limit limit);
   Status barrier(Limit limit);
   Status refuse(const Status& why);
+  std::vector<std::string> latest_calls(int rank) const { return calls_.latest(rank); }
 
   // A message of this rank.
   struct MessageSpot {

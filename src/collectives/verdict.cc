@@ -38,6 +38,24 @@ std::string describe(const CallTerms& terms) {
 
 }  // namespace
 
+// A rank replaces the record of call m in call m + kRecords, which it comes to after this rank has
+// come to the call before that one. So those read here are whole.
+std::vector<std::string> Calls::latest(int rank) const {
+  constexpr std::uint64_t kLatest = 10;
+  static_assert(kLatest + 2 <= CollectivesLayout::kRecords);
+  // Acquire: the records were written before. Partner: raise_step().
+  const std::uint64_t step = flag(rank).step.load(std::memory_order_acquire);
+  const std::uint64_t last = step == Step::kDeparted ? number_ : step / Step::kPerCall;
+  std::vector<std::string> calls;
+  for (std::uint64_t number = last < kLatest ? 1 : last - kLatest + 1; number <= last; ++number) {
+    const CallRecord& call = record(rank, number);
+    if (call.number != number) continue;
+    calls.push_back(fmt::format("{}: {}{}", number, describe(call.terms),
+                                call.status == Code::kOk ? "" : ", refused"));
+  }
+  return calls;
+}
+
 Status Calls::examine() {
   const CallTerms& first = record(0).terms;
   bool agree = true;

@@ -353,9 +353,18 @@ TEST(CollectivesFaults, ALateRankIsNamedAtTheDeadline) {
 TEST(CollectivesWaits, ADeadlineOfACallIsShorterThanThatOfTheGroup) {
   run_ranks(Mode::kThreads, 2, [](const Group& group) {
     Collectives collectives(group);
+    float data[3] = {};
+    for (int call = 1; call < 14; ++call)
+      require_ok(collectives.broadcast(data, call % 3, DataType::kFp32, 1), "broadcast");
     if (group.rank() == 0) {
       require_status(collectives.barrier(std::chrono::milliseconds(50)), Code::kTimeout,
-                     {"barrier 1", "rank 1", "deadline 0.05 s"}, "late");
+                     {"barrier 14", "rank 1", "deadline 0.05 s"}, "late");
+      const std::vector<std::string> own = collectives.latest_calls(0);
+      const std::vector<std::string> late = collectives.latest_calls(1);
+      require(own.size() == 10 && own.back() == "14: barrier", "own calls");
+      require(late.size() == 10 && late.front() == "4: broadcast of fp32, 1 elements, root 1" &&
+                  late.back() == "13: broadcast of fp32, 1 elements, root 1",
+              "those of the late rank");
     } else {
       Group members = group;
       while (members.usable()) std::this_thread::yield();

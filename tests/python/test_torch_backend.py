@@ -1,10 +1,12 @@
 """The backend `ferry` of torch.distributed: each collective against results that a rank computes by itself."""
 
+import logging
 import os
 import re
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -278,8 +280,9 @@ DIFFERENT = {
     "type": (lambda: dist.all_reduce(torch.ones(3)), lambda: dist.all_reduce(torch.ones(3, dtype=torch.float64))),
     "operation": (lambda: dist.all_reduce(torch.ones(3)), lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.MAX)),
     "root": (lambda: dist.broadcast(torch.ones(3), src=0), lambda: dist.broadcast(torch.ones(3), src=1)),
-    "splits": (lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
-               lambda: dist.all_to_all_single(torch.ones(4), torch.ones(3), [1, 1, 2], [1, 1, 1])),
+    "splits": (lambda: dist.all_to_all_single(torch.ones(NUM_RANKS), torch.ones(NUM_RANKS)),
+               lambda: dist.all_to_all_single(torch.ones(NUM_RANKS + 1), torch.ones(NUM_RANKS),
+                                              [1] * (NUM_RANKS - 1) + [2], [1] * NUM_RANKS)),
 }
 
 
@@ -361,20 +364,30 @@ def come_late(group, folder):
     dist.init_process_group("cpu:ferry", store=dist.FileStore(f"{folder}/store", group.size), rank=group.rank,
                             world_size=group.size, timeout=timedelta(seconds=1))
     dist.barrier()
-    if group.rank == 1:
-        time.sleep(2)
+    dist.broadcast(torch.ones(4), src=2)
+    others = [Path(folder, f"ended {rank}") for rank in range(group.size) if rank != 1]
+    while group.rank == 1 and not all(path.exists() for path in others):
+        time.sleep(0.01)
+    lines = []
+    logging.getLogger("ferry.torch_backend").addHandler(handler := logging.Handler())
+    handler.emit = lambda record: lines.append(record.getMessage())
     try:
         dist.all_reduce(torch.ones(7, 5))
     except ferry.Error as error:
-        return f"{type(error).__name__} {error}"
-    return "no error"
+        return f"{type(error).__name__} {error}", "".join(lines)
+    finally:
+        Path(folder, f"ended {group.rank}").touch()
+    return "no error", ""
 
 
 def test_a_late_rank_is_named_with_the_collective(tmp_path):
-    first, _, third = ferry.spawn(NUM_RANKS, come_late, str(tmp_path), method="forkserver")
-    for text in (first, third):
+    results = ferry.spawn(NUM_RANKS, come_late, str(tmp_path), method="forkserver")
+    for text, log in (results[0], results[2]):
         assert text.startswith("Timeout"), text
         assert re.search(r"all_reduce \d+ of group .*\[7, 5\] float32.*rank 1", text), text
+        assert "the latest call of rank 1 is 2: broadcast of fp32, 4 elements, root 2" in text, text
+        assert "running: all_reduce 3 of group 0 ([7, 5] float32)" in log, log
+        assert "the latest calls of rank 1:\n  1: barrier\n  2: broadcast of fp32, 4 elements, root 2" in log, log
 
 
 @ranks(2, kind="threads")

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -157,13 +158,16 @@ def lose(group, folder, how, receive):
     if group.rank == 1:
         if how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(2)
+        while not Path(folder, "ended").exists():
+            time.sleep(0.01)
         return None
     begin = time.monotonic()
     try:
         receive()
     except ferry.Error as error:
         return f"{type(error).__name__} {time.monotonic() - begin:.1f} {error}"
+    finally:
+        Path(folder, "ended").touch()
     return "no error"
 
 

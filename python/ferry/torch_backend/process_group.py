@@ -21,7 +21,7 @@ from ferry.torch_backend.collectives import Call, CollectiveCalls
 from ferry.torch_backend.messages import Messenger, MessageWork
 from ferry.torch_backend.splitting import Splitting
 from ferry.torch_backend.tensors import Output, one, read
-from ferry.torch_backend.work import CoalescedWork, FerryWork, Issuer, Record
+from ferry.torch_backend.work import CoalescedWork, FerryWork, Issuer, Record, listed
 
 _NO_TIME = timedelta(0)
 _LOG = logging.getLogger("ferry.torch_backend")
@@ -102,20 +102,32 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         return Record(self._group_id, name, self._sequence, tensors)
 
     def _run(self, record: Record, run: Callable[[float], None], deadline: float) -> None:
-        with self._named(record):
+        with self._named(record, self._latest_calls):
             run(deadline)
 
     @contextmanager
-    def _named(self, record: Record) -> Iterator[None]:
-        """Adds the operation to an error, and logs the latest ones where it ends the group."""
+    def _named(self, record: Record, latest_calls: Callable[[], dict[int, list[str]]] = dict) -> Iterator[None]:
+        """Adds the operation to an error. Where the error ends the group, logs the latest collectives, and adds that of
+        the culprit to the error."""
         try:
             yield
         except Error as error:
-            error.args = (f"{record}: {error}",)
+            text = f"{record}: {error}"
             if not error.group_usable:
-                _LOG.error("rank %d: %s\nthe latest collectives of this rank:\n%s", self.rank(), error,
-                           self._issuer.history())
+                calls = latest_calls()
+                if calls.get(error.culprit):
+                    text += f"; the latest call of rank {error.culprit} is {calls[error.culprit][-1]}"
+                _LOG.error("rank %d: %s\nthe latest collectives of this rank:\n%s%s", self.rank(), text,
+                           self._issuer.history(), listed(calls))
+            error.args = (text,)
             raise
+
+    def _latest_calls(self) -> dict[int, list[str]]:
+        """The latest calls of each other rank, as ferry numbers them: a coalesced collective is several."""
+        try:
+            return {rank: self._calls.latest_calls(rank) for rank in range(self._num_ranks) if rank != self.rank()}
+        except Error:  # the group was destroyed meanwhile
+            return {}
 
     # Calls between two ranks.
 

@@ -34,6 +34,15 @@ class Record:
         return f"{self.name} {self.number} of group {self.group} ({shapes})"
 
 
+def listed(calls: dict[int, list[str]]) -> str:
+    """Returns lines with the calls of each rank; ranks with the same calls share them."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for rank, latest in calls.items():
+        ranks.setdefault(tuple(latest), []).append(rank)
+    return "".join(f"\nthe latest calls of {'rank' if len(same) == 1 else 'ranks'} {', '.join(map(str, same))}:"
+                   + "".join(f"\n  {call}" for call in latest) for latest, same in ranks.items())
+
+
 class FerryWork(dist.Work):
     """One operation. `run` moves its data; `outputs` are the tensors that it writes."""
 
