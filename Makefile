@@ -24,9 +24,10 @@ check:
 matrix:
 	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan tsan aarch64 fuzz python-long types docs transformers-example jax clang-tidy
 
-# What takes longer than CI may, or needs more: full length, transformers, the first steps on a bare system.
+# What takes longer than CI may, or needs more: full length, transformers, a newer torch (5.5 GB), the first steps on a
+# bare system.
 long:
-	@scripts/test.sh --go-on install=build,test,model,bench,python,wheel,bare,deb long transformers bare
+	@scripts/test.sh --go-on install=build,test,model,bench,python,wheel,bare,deb long transformers torch bare
 
 # A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
 wheel:

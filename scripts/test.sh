@@ -1,7 +1,7 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
-# transformers transformers-example jax long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if
-# one fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy:
+# transformers transformers-example jax torch long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even
+# if one fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy:
 # clang-tidy runs beside the steps up to its own. Then what each took, and as the last line "N passed, N failed"; with
 # --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
@@ -182,6 +182,7 @@ for step in "$@"; do
         check "tests of jax" .venv/bin/python -m pytest -q -rfEs tests/python/test_jax.py &&
         note_versions "tests/python/test_jax.py" 1 0 jax jaxlib numpy
       ;;
+    torch) check "the backend of torch.distributed with a newer torch" scripts/check_torch.sh ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
