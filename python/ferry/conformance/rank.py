@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from .clauses import World, clauses_of, implementation
 
-_GRACE_SECONDS = 60  # longer than the session's deadline
+_GRACE_SECONDS = 60  # added to the session's deadline, so that it passes first
 _PR_SET_PDEATHSIG = 1
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
