@@ -18,7 +18,7 @@ namespace ferry::cann::internal {
 enum class Purpose : std::uint8_t { kDispatch, kCombine };
 
 struct Settings {
-  // In this order in messages.
+  // Messages list the settings in this order.
   enum Field {
     kOperator,
     kMode,

@@ -24,7 +24,7 @@ struct EncodeRow {
   RowFactors factors = {};     // int8, int8_static
   void* out;                   // encoded_bytes(hidden, row_type) at most
   void* scales = nullptr;      // [num_scales(hidden)] of 4 bytes, consecutive
-  const void* next = nullptr;  // a row that will be encoded soon, fetched meanwhile; or null
+  const void* next = nullptr;  // the row to encode next, which is prefetched; or null
 };
 
 // Decodes a row; the factors are not divided out.

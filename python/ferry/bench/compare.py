@@ -1,4 +1,4 @@
-"""What a user would pick instead, measured here: `ferry compare --with gloo,mpi`.
+"""Measures what a user could use in place of ferry: `ferry compare --with gloo,mpi`.
 
 The same routing runs through ferry's Python API, ferry's own C++ bench, and the usual pipeline over an all-to-all of
 torch.distributed's Gloo (as it is, and with glibc's malloc tuned in its favour) and of MPI (mpi4py, malloc tuned).
@@ -18,7 +18,7 @@ from .results import by_case, limits_of, median, median_ratio, times_of
 from .words import aligned, plural, setting_of, time_text
 
 NEEDED = ("numpy", "torch")
-# Iterations so that ferry takes about half a second, whatever the machine.
+# Iterations with which ferry takes about half a second on any machine.
 BYTES_PER_RUN, FEWEST, MOST = 2_000_000_000, 10, 500
 
 

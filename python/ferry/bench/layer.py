@@ -28,7 +28,7 @@ from ferry.moe import MoE, SwiGLU
 
 from .page import when_and_where
 
-# hidden, intermediate, experts, top-k. DeepSeek-V3 has 256 experts: as many as one machine holds are left.
+# hidden, intermediate, experts, top-k. DeepSeek-V3 has 256 experts; here it has as many as one machine can hold.
 SHAPES = {"deepseek-v3": (7168, 2048, 32, 8), "qwen3-30b-a3b": (2048, 768, 128, 8)}
 WAYS = ("layer", "batches", "three", "all_to_all", "dense")
 PASSES = ("forward", "backward")  # backward: with forward before it

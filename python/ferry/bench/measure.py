@@ -27,7 +27,7 @@ class Job:
     case: list    # the numbers that identify the case within the section
     program: str  # the program, one of those that are compared for the case
     command: List[str]
-    environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's
+    environment: Dict[str, str] = field(default_factory=dict)  # added to the environment of this process
 
 
 def processor_seconds():

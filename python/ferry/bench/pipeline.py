@@ -13,8 +13,8 @@ import torch.nn.functional
 class Received:
     rows: torch.Tensor          # [N, H], by local expert, source, token, k
     tokens_per_expert: torch.Tensor
-    order: torch.Tensor         # [T * K]: what was sent first, second, ..
-    to_expert: torch.Tensor     # [N]: the row that came, for each place by expert
+    order: torch.Tensor         # [T * K]: the entry that was sent first, second, ..
+    to_expert: torch.Tensor     # [N]: the received row for each place by expert
     sent: List[int]             # rows to each rank
     received: List[int]         # rows from each rank
 

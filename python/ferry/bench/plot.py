@@ -29,7 +29,7 @@ def draw(files, out, kind=None, title=None, note=None):
             raise ResultsError(f"{file}: a picture of kind '{kind}' needs {wanted}")
     if kind == "timeline" and len(files) > 1:
         raise ResultsError(f"{files[1]}: a timeline shows one trace")
-    # Here, so that a file without fault is all that reading needs.
+    # Imported here, so that the files are read, and their faults found, without matplotlib.
     from . import ratio_chart, style, time_chart, timeline_chart
     chart = {"time": time_chart, "ratios": ratio_chart, "timeline": timeline_chart}[kind]
     with style.look():

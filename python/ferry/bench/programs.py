@@ -13,7 +13,7 @@ from .. import native_program
 from .measure import FOLDER, Job
 
 FERRY, NATIVE = "ferry", "ferry, C++ bench"
-# glibc hands no block back to the system and takes the large ones from its own heap, so that no page faults twice.
+# glibc returns no memory to the system and takes large blocks from its own heap, so that no page faults twice.
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**26)}
 OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -24,9 +24,9 @@ class ProgramError(RuntimeError):
 
 @dataclass(frozen=True)
 class Program:
-    name: str     # as tables and pictures show it
+    name: str     # the name in tables and pictures
     kind: str     # "native", or the name of the program in rank.py
-    environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's, for its ranks only
+    environment: Dict[str, str] = field(default_factory=dict)  # added to this process's, for its ranks only
 
 
 ALWAYS = [Program(FERRY, "ferry"), Program(NATIVE, "native")]
@@ -54,7 +54,7 @@ def mpi_launch(ranks, pin=False):
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
     if "Open MPI" not in version:
         return [launcher, "-n", str(ranks)]
-    # Ranks that share a core must give it away while they wait.
+    # Ranks that share a core must yield it while they wait.
     crowded = ranks > len(os.sched_getaffinity(0))
     placing = ["--bind-to", "core"] if pin and not crowded else ["--oversubscribe", "--bind-to", "none"]
     return [launcher, *placing, *(["--mca", "mpi_yield_when_idle", "1"] if crowded else []), "-n", str(ranks)]

@@ -135,7 +135,7 @@ def main(arguments):
     if owner.rank == 0:
         ranks = [json.loads(file.read_text()) for file in files]
         print(json.dumps({"options": {**asdict(shape), "dtype": "bf16"}, **summary(ranks)}), flush=True)
-    program.barrier()  # the folder goes when the command ends
+    program.barrier()  # the folder is removed when the command ends
     owner.close()
 
 

@@ -105,7 +105,7 @@ def times_of(rounds, what="pair") -> Dict[int, float]:
 
 
 def limits_of(programs) -> Dict[int, float]:
-    """Returns the limit of each round, whichever program measured it."""
+    """Returns the limit of each round, measured by any program."""
     return {number: result["limit_us"]["pair"] for rounds in programs.values()
             for number, result in rounds.items() if "limit_us" in result}
 
@@ -131,7 +131,7 @@ def medians(runs) -> List[Result]:
         options = next((result["options"] for rounds in programs.values() for result in rounds.values()
                         if "options" in result), None)
         if options is None:
-            continue  # ferry has no run beside the others
+            continue  # ferry has no run in the rounds of the others
         setting, limits = setting_of(options), limits_of(programs)
         for program, rounds in programs.items():
             pairs = times_of(rounds)

@@ -7,7 +7,7 @@ from . import style
 from .words import tick_text, time_text
 
 RANK_IN, CROWDED_RANK_IN, CROWDED = 0.3, 0.17, 16
-# Rows move in the strong colours; ranks wait for one another in the pale ones; grey is what else there is to do.
+# Rows move in the strong colours; ranks wait for one another in the pale ones; grey is other work.
 PHASES = {"count": "#a8b0ba", "counts": "#c5dff0", "place": "#6e7681", "send": "#0072b2", "receive": "#7fb8d8",
           "publish": "#d8c7a0", "outputs": "#fbe0a8", "sums": "#f5d6c6", "reduce": "#e69f00"}
 OTHER_PHASE = "#cc79a7"

@@ -99,7 +99,8 @@ def topk_weights(world):
 
 @clause("elastic.handle_counts")
 def handle_counts(world):
-    """The handle counts received tokens by source rank, running, and rows of experts: exact, and rounded up."""
+    """The handle has running sums of received tokens by source rank, and the rows of each expert, exact and rounded
+    up."""
     done = _Round(world)
     handle, inputs = done.handle, done.inputs
     world.same("psum_num_recv_tokens_per_scaleup_rank", handle.psum_num_recv_tokens_per_scaleup_rank,
@@ -266,7 +267,7 @@ def combine_bias(world):
 
 @clause("elastic.combine_weights")
 def combine_weights(world):
-    """topk_weights return as the owner of each expert had them, 0 where the id is -1."""
+    """topk_weights return with the values that the owner of each expert gave, and 0 where the id is -1."""
     done = _Round(world)
     x, _ = done.outputs(False)
     returned = done.buffer.combine(world.place(x), done.handle, topk_weights=done.weights)[1]

@@ -54,8 +54,8 @@ def _sent(world, **shape):
 
 @clause("layout.ranks")
 def layout_ranks(world):
-    """get_dispatch_layout counts a token once for each rank that has one of its experts, as int32, and says so in a
-    bool [T, R]."""
+    """get_dispatch_layout counts a token once for each rank that has one of its experts, as int32, and returns these
+    ranks as bool [T, R]."""
     inputs = _inputs(world)
     layout = _layout(world, _buffer(world), inputs)
     world.same("is_token_in_rank", layout["is_token_in_rank"], inputs.mask(world.rank))
@@ -116,7 +116,7 @@ def alignment(world):
 
 @clause("dispatch.without_topk")
 def without_topk(world):
-    """Without topk_idx the rows come all the same, ids and weights are None, and the counts are those of the layout."""
+    """Without topk_idx the same rows come, ids and weights are None, and the counts are those of the layout."""
     inputs, buffer = _inputs(world), _buffer(world)
     recv_x, idx, weights, counts, *_ = _send(world, buffer, inputs, topk=False)
     world.same("recv_x", recv_x, inputs.received(world.rank, inputs.x))
@@ -145,7 +145,8 @@ def scales(world):
 
 @clause("dispatch.worst_tokens")
 def worst_tokens(world):
-    """num_worst_tokens: that many rows, ids -1 behind the real ones, an empty list, and combine takes them."""
+    """num_worst_tokens: that many rows, ids of -1 after the received rows, an empty list, and combine takes these
+    rows."""
     inputs, buffer = _inputs(world), _buffer(world)
     most, real = sum(inputs.num_tokens) + 3, len(inputs.arrivals(world.rank))
     recv_x, idx, _, counts, handle, _ = _send(world, buffer, inputs, num_worst_tokens=most)

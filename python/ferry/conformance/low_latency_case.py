@@ -21,12 +21,12 @@ class Case:
     ranks: int
     max_tokens: int = 6
     hidden: int = 512
-    num_experts: int = 0  # 0: two per rank
+    num_experts: int = 0  # 0: two experts per rank
     top_k: int = 2
     seed: int = 1
-    tokens: tuple = ()  # per rank; none: anything from 0 to max_tokens
+    tokens: tuple = ()  # tokens by rank; none: random numbers from 0 to max_tokens
     duplicates: bool = False
-    drop: float = 0.15  # share of entries that are -1
+    drop: float = 0.15  # the fraction of entries that are -1
     dtype: torch.dtype = torch.bfloat16
 
     def __post_init__(self):

@@ -15,7 +15,7 @@ import torch
 from ferry.on_cpu import placement, streams
 from ferry.on_cpu.refusal import NotMapped, refusal
 
-_NODE_RANKS = 8  # devices of a node, where no launcher says how many ranks it has
+_NODE_RANKS = 8  # devices of a node, if no launcher gives the number of its ranks
 _current = {"device": None}  # the argument of set_device
 
 

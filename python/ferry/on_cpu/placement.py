@@ -158,7 +158,7 @@ def _install_defaults():
         return load(f, map_location, *args, **kwargs)
 
     torch.load = functools.wraps(load)(loaded)
-    # None: the CPU is where tensors are anyway, and a default of torch's costs a function mode.
+    # None: tensors are on the CPU anyway, and setting a default device in torch makes every call slower.
     torch.set_default_device = lambda device: set_device(None if placed(device) is _CPU else device)
     torch.set_default_tensor_type = lambda t: set_type(_host_type(t) if isinstance(t, str) else t)
 

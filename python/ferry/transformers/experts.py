@@ -22,7 +22,8 @@ class _Exchanged(EPImplementation):
         and so is backward()."""
         if self.tp_mesh.size() == 1:
             return self.move(hidden_states, top_k_index, top_k_weights)
-        # The ranks of a tensor parallel group hold the same batch: each has a slice of it computed, and all get all.
+        # The ranks of a tensor parallel group hold the same batch: each sends a slice of it to the experts, and all get
+        # the whole result.
         sums = self.move(*(self._slice(each) for each in (hidden_states, top_k_index, top_k_weights)))
         whole = dict(shape=hidden_states.shape, stride=(hidden_states.size(1), 1))
         return DTensor.from_local(sums.contiguous(), self.tp_mesh, [Shard(0)], **whole).full_tensor()
@@ -55,8 +56,8 @@ class _Exchanged(EPImplementation):
         """Calls the experts with rows [N, H], local ids [N, k] and weights [N, k]."""
         if len(rows):
             return self.experts_forward(rows, ids, weights)
-        # Nothing came. One row that depends on it takes every parameter and the exchange into the graph: a rank that
-        # left their backward out would leave the others waiting.
+        # No row came. A row that depends on the empty result brings every parameter and the exchange into the graph:
+        # without their backward on this rank, the other ranks would wait for it.
         sums = rows.sum(0, keepdim=True) + weights.sum()
         return self.experts_forward(sums, ids.new_zeros(1, 1), rows.new_ones(1, 1))[:0]
 

@@ -12,7 +12,7 @@ from vllm.forward_context import get_forward_context
 import ferry
 from ferry.exchanges import Exchanges
 
-DEADLINE = 300.0  # seconds, as vLLM waits for a step
+DEADLINE = 300.0  # seconds: vLLM waits as long for a step
 
 
 class Dispatched(NamedTuple):
@@ -53,7 +53,7 @@ class FerryAll2AllManager(All2AllManagerBase):
             raise RuntimeError("ferry.vllm: dispatch before the combine of the dispatch before it")
         weights = topk_weights.float()
         if get_forward_context().attn_metadata is None:
-            # A dummy batch of an idle rank: its attention reads memory that nobody wrote. In any other batch ferry
+            # A dummy batch of an idle rank: its attention reads memory that was not written. In any other batch ferry
             # refuses NaN on all ranks.
             weights = weights.nan_to_num(0, 0, 0)
         exchange, received = self._exchanges_of_group().dispatch(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ferry.deep_ep.elastic import get_logical_domain_size, get_physical_domain_size  # noqa: F401
 
-_GBS = 10.0  # about what a core copies
+_GBS = 10.0  # about the speed at which a core copies
 _seeds = {"local": 0, "global": 0}
 _rank_in_node = {"rank": 0}
 

@@ -3,7 +3,7 @@
 import torch
 
 _LEAST_SCORE_OF_A_CHOICE = 0.9
-_NEAR = 0.03  # how far the ratio may be from the wanted one, as a part of it
+_NEAR = 0.03  # the largest error of the ratio, relative to it
 
 
 def _ranks_of_random_choices(num_tokens, num_experts, num_ranks, num_topk):
