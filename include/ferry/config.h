@@ -88,7 +88,7 @@ struct ExchangeConfig {
   std::int64_t expert_alignment = 1;
   // Zeroes the rows between an expert's last row and the next expert's first.
   bool zero_gaps = false;
-  // Rows a rank can receive; 0: no limit but memory.
+  // Rows that a rank can receive; 0: only memory limits them.
   std::int64_t row_capacity = 0;
   // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens.
   std::int64_t expert_capacity = 0;
@@ -101,7 +101,7 @@ struct ExchangeConfig {
   // The ranks that own experts, shared ones too; empty: those of expert_rank, or all. Without
   // expert_rank they own contiguous blocks, in the order of this list.
   std::vector<int> expert_ranks = {};
-  // Widest row that combine takes; 0: hidden * 4.
+  // Bytes of the widest row that combine takes; 0: hidden * 4.
   std::int64_t max_output_row_bytes = 0;
   // Operations in flight, 1 to 16.
   int depth = 2;
@@ -131,7 +131,7 @@ struct ExchangeConfig {
 
 // Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.
 struct WindowBytes {
-  // Committed at creation: balanced routing and a margin, one receive buffer.
+  // Committed at creation: one receive buffer, for balanced routing and a margin.
   std::uint64_t expected;
   // Reserved: all buffers, every token of every rank sent here. 0 for a rank without experts.
   std::uint64_t worst;

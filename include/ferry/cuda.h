@@ -46,7 +46,7 @@ class FERRY_EXPORT Handle {
   // Rows received, gaps and padding included. -1 while the host does not know the number: the
   // dispatch did not wait for counts, and its kernels have not written them yet.
   std::int64_t num_rows() const noexcept;
-  // Host copies, empty while num_rows() is -1: [L].
+  // [L], copies on the host; empty while num_rows() is -1.
   std::span<const std::int64_t> tokens_per_expert() const noexcept;
   std::span<const std::int64_t> aligned_tokens_per_expert() const noexcept;
 

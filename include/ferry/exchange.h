@@ -107,9 +107,9 @@ struct DispatchArgs {
   const std::uint8_t* topk_mask = nullptr;   // [T, K]; 0: the entry is not sent
   Handle cached = {};                        // reuse this routing: no ids, no counts, same slots
   std::chrono::nanoseconds deadline{0};      // of each call of this operation; 0: the group's
-  // Wire kInt8: smooth scales, may be null; kInt8Static: the scales.
+  // With wire kInt8 smooth scales, which may be null; with kInt8Static the scales.
   ScaleRows scales = {};
-  // [T, scale_bytes] of the configuration, dense.
+  // The caller's scales of each token: [T, ExchangeConfig::scale_bytes], dense.
   const void* token_scales = nullptr;
   // [logical experts], kByTable: the instance, an index into Replicas::instances[expert], that this
   // rank's tokens go to.
@@ -278,7 +278,7 @@ struct ExchangeStats {
   std::uint64_t link_row_bytes = 0, link_bytes = 0;
 };
 
-// Rows, their scales and sums; and everything.
+// Sent bytes: those of rows, their scales and sums; and all bytes.
 struct CrossedBytes {
   std::uint64_t rows = 0, all = 0;
 };

@@ -21,7 +21,7 @@ extern "C" {
 
 // ---- this library
 
-// Such as "0.2.0"; and the FERRY_ABI_VERSION it was built with.
+// The version, such as "0.2.0"; and the FERRY_ABI_VERSION of the library's build.
 FERRY_EXPORT const char* ferry_version(void);
 FERRY_EXPORT uint32_t ferry_abi_version(void);
 

@@ -17,7 +17,7 @@ namespace ferry {
 
 class FERRY_EXPORT Topology {
  public:
-  // Ranks and levels at most.
+  // The most ranks and levels.
   static constexpr int kMostRanks = 65536;
   static constexpr int kMostLevels = 64;
   // The level whose groups are the nodes: ranks that share memory.
@@ -85,9 +85,9 @@ class FERRY_EXPORT Topology {
 
   int num_ranks() const noexcept { return static_cast<int>(order_.size()); }
   int num_levels() const noexcept { return static_cast<int>(levels_.size()); }
-  // 0: the outermost.
+  // Level 0 is the outermost.
   const Level& level(int index) const { return levels_.at(index); }
-  // -1: there is none of this name.
+  // The index of a level; -1: no level has this name.
   int find_level(std::string_view name) const noexcept;
 
   // Groups of a level are numbered in the order of the tree, through all groups above.

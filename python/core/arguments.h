@@ -14,7 +14,7 @@
 
 namespace ferry::python {
 
-// The keywords of Exchange.dispatch, unread.
+// The keyword arguments of Exchange.dispatch, not yet read.
 struct DispatchObjects {
   nb::handle tokens, topk_ids, topk_weights, handle, token_mask, topk_mask, scales, token_scales,
       replica_table, active_ranks, deadline;
@@ -35,7 +35,7 @@ struct DispatchInput {
 void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
                    DispatchInput& input);
 
-// The keywords of Exchange.combine, unread.
+// The keyword arguments of Exchange.combine, not yet read.
 struct CombineObjects {
   nb::handle expert_rows, handle, topk_weights, bias, row_weights, out, out_dtype, out_topk_weights,
       dispatched, constants, shared_output, residual, gamma, epsilon, y, rstd, partials, in_place,

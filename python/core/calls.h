@@ -20,7 +20,7 @@ struct PyExchange : Closable<State> {
   using Closable::Closable;
 };
 
-// The arguments of a layer, unread; `experts` as for call_experts().
+// The arguments of a layer, not yet read; `experts` is that of call_experts().
 struct LayerObjects {
   nb::handle tokens, topk_ids, topk_weights, experts;
   bool two_batches = false;

@@ -29,13 +29,13 @@ using nb::arg;
 
 // The arguments in the form of ferry/cuda.py. An address of 0 stands for no memory.
 using Address = std::uintptr_t;
-// Address, rows, hidden, dtype, bytes between rows (0: dense).
+// (address, rows, hidden, dtype, bytes between rows; 0: dense)
 using GivenRows = std::tuple<Address, std::int64_t, std::int64_t, nb::object, std::int64_t>;
-// Address, tokens, top_k, whether the ids are int64.
+// (address, tokens, top_k, whether the ids are int64)
 using GivenIds = std::tuple<Address, std::int64_t, int, bool>;
-// Tokens, ids, weights, CudaHandle or None, whether to wait for counts.
+// (tokens, ids, weights, CudaHandle or None, whether to wait for counts)
 using GivenDispatch = std::tuple<GivenRows, GivenIds, Address, nb::object, bool>;
-// Handle, rows of experts, (address, dtype) of the result, weights, two biases.
+// (handle, rows of experts, (address, dtype) of the result, weights, two biases)
 using GivenCombine = std::tuple<nb::object, GivenRows, std::tuple<Address, nb::object>, Address,
                                 std::tuple<Address, Address>>;
 

@@ -94,7 +94,7 @@ const Received& live(const PyReceived& self) {
   return **self.kept;
 }
 
-// [L, C] of a padded layout.
+// Returns (L, C) of a padded layout.
 std::pair<std::int64_t, std::int64_t> sections(const Received& received) {
   const auto experts = static_cast<std::int64_t>(received.handle.tokens_per_expert().size());
   if (experts > 0) FERRY_CHECK(received.num_rows % experts, ==, 0);

@@ -9,11 +9,11 @@
 
 namespace ferry::python {
 
-// A running call keeps the value alive; close() releases it.
+// A value that close() releases. A running call keeps it alive.
 template <typename T>
 class Closable {
  public:
-  // `name`: of the object, for errors.
+  // `name`: that of the object, for errors.
   Closable(std::shared_ptr<T> value, const char* name)
       : kept_(std::make_shared<Kept<std::shared_ptr<T>>>(std::move(value))), name_(name) {}
 
@@ -35,7 +35,7 @@ class Closable {
   const char* name_;
 };
 
-// The right to call a value that has a flag `busy`. One thread has it at a time.
+// Lets one thread at a time call a value, which has a flag `busy`. Refuses a second thread.
 template <typename T>
 class Turn {
  public:

@@ -20,7 +20,7 @@
 
 namespace ferry::cann::internal {
 
-// What a call needs.
+// The exchange that a call needs, and its settings.
 struct Wanted {
   ExchangeConfig config;
   Settings settings;

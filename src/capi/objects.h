@@ -123,7 +123,7 @@ struct ferry_handle {
 
 namespace ferry::capi {
 
-// ferry_received.owner and ferry_output_rows.owner.
+// The objects behind ferry_received.owner and ferry_output_rows.owner.
 struct ReceivedOwner {
   Allocator allocator;
   Received received = {};

@@ -44,7 +44,7 @@ class Mirror {
   static constexpr int kAll = -1;
   void send_data(std::size_t offset, std::span<const std::byte> data, int reader) const;
 
-  // To a rank of another node, and from it.
+  // Messages to a rank of another node, and from it.
   void meet(int peer);
   void send_piece(int receiver, std::uint64_t position, std::span<const std::byte> head,
                   std::span<const std::byte> data) const;

@@ -70,7 +70,7 @@ struct Step {
     return number * kPerCall + 2 * round + 3;
   }
   static constexpr std::uint64_t end(std::uint64_t number) { return (number + 1) * kPerCall - 1; }
-  // The rank destroyed its object: every wait passes, and its record is not that of the call.
+  // The rank destroyed its object: every wait for it passes, and then finds no record of the call.
   static constexpr std::uint64_t kDeparted = ~std::uint64_t{0};
 };
 

@@ -122,7 +122,7 @@ __device__ float element_of(const std::byte* row, DataType type, std::int64_t at
   return element<DataType::kFp32>(row, at);
 }
 
-// `size` results from element `at` of the token's.
+// Stores `size` results of the token, from element `at` on.
 template <int size>
 __device__ void store_sums(const CudaCombineView& v, std::int64_t at, const float* sums) {
   if (v.out_type == DataType::kFp32) {
@@ -178,7 +178,7 @@ __device__ void sum_vector(const CudaCombineView& v, std::int64_t token, std::in
   store_sums<kElements>(v, token * v.hidden + first, sums);
 }
 
-// The result of the block's token.
+// Computes the result of the block's token.
 template <DataType type, typename Vector>
 __device__ void sum_token(const CudaCombineView& v, std::int64_t token, std::uint64_t number) {
   __shared__ Summands summands;

@@ -8,19 +8,20 @@
 
 namespace ferry::internal {
 
-// place_kernels.cu. Dispatch: count the entries of this rank and send the counts to all ranks; then
-// wait for the counts of all ranks and place, in the same kernel or in another.
+// place_kernels.cu: the first half of a dispatch. Counts the entries of this rank and sends the
+// counts to all ranks; then, in the same kernel or in another, waits for the counts of all ranks
+// and places the rows.
 void launch_count(const CudaDispatchView& view, bool and_place, cudaStream_t stream);
 void launch_place(const CudaDispatchView& view, cudaStream_t stream);
-// dispatch_kernels.cu. Write the rows of this rank to their places; then wait for the rows of all
-// ranks, in the same kernel or in another.
+// dispatch_kernels.cu: the second half of a dispatch. Writes the rows of this rank to their places;
+// then, in the same kernel or in another, waits for the rows of all ranks.
 void launch_send(const CudaDispatchView& view, bool and_wait, cudaStream_t stream);
 void launch_receive(const CudaDispatchView& view, cudaStream_t stream);
 // Fills the rows between the experts. Needs no other rank, and may run before or after the wait.
 void launch_gaps(const CudaDispatchView& view, int num_local, cudaStream_t stream);
 
-// combine_kernels.cu. Combine: copy the rows of the experts into the window, if they are not there;
-// send their offset to all ranks; wait for the offsets of all ranks; sum.
+// combine_kernels.cu: a combine. Copies the rows of the experts into the window, if they are not
+// there; sends their offset to all ranks; waits for the offsets of all ranks; sums.
 void launch_stage(const CudaCombineView& view, int depth, int processors, cudaStream_t stream);
 void launch_publish(const CudaCombineView& view, bool and_wait, cudaStream_t stream);
 void launch_await_outputs(const CudaCombineView& view, cudaStream_t stream);

@@ -79,7 +79,7 @@ struct ColumnSum {
   std::int32_t before_me, all;
 };
 
-// counts [ranks, count_row_size].
+// Sums a column of counts [ranks, count_row_size].
 constexpr ColumnSum sum_column(const CudaShape& shape, const std::int32_t* counts, int column) {
   ColumnSum sum{0, 0};
   const int row_size = shape.count_row_size();

@@ -49,10 +49,10 @@ struct CudaHostCounts {
   std::uint64_t ticket;  // the host's number of the dispatch that counted; raised last
   std::int64_t num_rows;
   std::int32_t code;  // Code of the outcome
-  // then [L] rows of experts
+  // followed by [L], the rows of each expert
 };
 
-// Arrays of int64.
+// The counts of a handle, as arrays of int64.
 struct CudaCounts {
   std::int64_t *tokens_per_expert, *aligned_tokens_per_expert, *expert_offsets, *running_counts,
       *running_rows_per_rank, *num_rows;
@@ -78,7 +78,7 @@ struct CudaCommon {
   const volatile std::int32_t* host_abort;  // host memory: Code, and the rank that caused it
   std::int64_t deadline_ns;
   bool all_near;  // all ranks are threads of this process, on this device
-  // Scratch of a dispatch.
+  // Scratch memory of a dispatch.
   std::int32_t *keys, *ranks_in_chunk;  // [max tokens, K]
   std::int32_t* chunk_counts;           // [chunks, count_row_size]
   std::int32_t *all, *next;             // [count_row_size]

@@ -204,7 +204,7 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   return break_group(code, culprit, text + "; " + view_is_over());
 }
 
-// ", which came to call 2", of the first few.
+// Returns text such as ", which came to call 2", for the first few missing ranks.
 std::string GroupState::how_far(const Await& await, const std::vector<int>& missing) const {
   std::vector<std::uint64_t> calls;
   for (std::size_t i = 0; i < missing.size() && i < 8; ++i)

@@ -107,7 +107,7 @@ struct BetweenNodes {
 struct GroupVerdict {
   std::mutex mutex;
   Status status;  // set once, guarded by the mutex
-  // status is set; release in break_group, acquire in verdict().
+  // `status` is set. Release in break_group, acquire in verdict().
   std::atomic<bool> broken{false};
   std::atomic<bool> closed{false};  // this rank left; release in leave, acquire in verdict()
 };
@@ -120,7 +120,7 @@ class GroupState {
   // One rank of a group that meets in some other way (tests).
   static Group join(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
                     const GroupOrigin& origin, const Deadline& by, const TransportFactory& make);
-  // Group::threads, with another network underneath (tests).
+  // Group::threads over another network, for tests.
   static std::vector<Group> threads(int size, const GroupOptions& options,
                                     const TransportFactory& make);
   ~GroupState();

@@ -71,7 +71,7 @@ HWY_INLINE Floats e4m3_to_float(Words code) {
   return hn::BitCast(floats, hn::Or(value, sign));
 }
 
-// A float per group, or its exponent in a byte.
+// Stores the scale of a group, as a float or as its exponent in a byte.
 HWY_INLINE void put_scale(void* scales, std::size_t group, std::uint32_t bits, Wire wire) {
   if (wire == Wire::kFp8Ue8m0) {
     put(scales, group, static_cast<std::uint8_t>(bits >> 23));

@@ -18,7 +18,7 @@ constexpr DataType kInt8 = DataType::kInt8;
 constexpr DataType kFp8 = DataType::kFp8E4m3;
 constexpr DataType kOpaque = DataType::kBytes;
 
-// In the order of the enums.
+// In the order of enum Wire.
 constexpr WireFormat kFormats[] = {
     format("none", kOpaque, Wire::kNone, nullptr, nullptr),
     format("int8", kInt8, Wire::kInt8, encode_int8, decode_int8),

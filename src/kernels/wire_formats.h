@@ -16,7 +16,7 @@ struct RowFactors {
   bool per_channel = false;     // [hidden]; else one value for all channels
 };
 
-// One row into a format. Nothing overlaps; any alignment.
+// The arguments of an encoder. Memories do not overlap, and may have any alignment.
 struct EncodeRow {
   const void* row;    // [hidden] of row_type
   DataType row_type;  // kBf16, kFp16, kFp32

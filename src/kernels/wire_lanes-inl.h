@@ -91,7 +91,7 @@ HWY_INLINE void load_pairs(const std::byte* from, Floats& even, Floats& odd) {
 #endif
 }
 
-// n elements as floats.
+// Loads n elements as floats.
 template <DataType type>
 HWY_INLINE void load_row_floats(const std::byte* from, std::size_t n, float* to) {
   for_each_chunk<kElement<type>, sizeof(float)>(
@@ -109,7 +109,7 @@ HWY_INLINE void store_code_pairs(Words even, Words odd, std::byte* to) {
   store_lanes(HalfTag(), hn::TruncateTo(HalfTag(), both), to, false);
 }
 
-// A byte per element, in the order of load_chunk<type, paired>.
+// Loads a byte per element, in the order of load_chunk<type, paired>.
 template <bool paired>
 HWY_INLINE void load_codes(const std::byte* from, Words& a, Words& b) {
   const WordTag words;
@@ -132,7 +132,7 @@ HWY_INLINE Floats int8_to_float(Words code) {
   return hn::ConvertTo(FloatTag(), wide);
 }
 
-// n int8 elements times a scale.
+// Multiplies n int8 elements by a scale.
 template <DataType type>
 HWY_INLINE void scale_int8(const std::byte* from, std::size_t n, float scale, std::byte* to) {
   for_each_chunk<1, kElement<type>>(
@@ -153,7 +153,7 @@ HWY_INLINE Words nearest_in_low_bits(Floats value) {
 
 HWY_INLINE Ints magnitude_bits(Floats value) { return hn::BitCast(IntTag(), hn::Abs(value)); }
 
-// Elements of a row as integers without their sign.
+// The integer type of an element's bits without the sign.
 template <DataType type>
 using Magnitude = std::conditional_t<type == DataType::kFp32, std::int32_t, std::int16_t>;
 
@@ -165,7 +165,7 @@ HWY_INLINE std::uint32_t float_bits_of(Magnitude<type> magnitude) {
   return std::bit_cast<std::uint32_t>(fp16_to_float(static_cast<std::uint16_t>(bits)));
 }
 
-// One lane that is as large as the largest.
+// The value of the largest lane.
 template <class Tag>
 HWY_INLINE hn::TFromD<Tag> largest_lane(Tag tag, hn::Vec<Tag> lanes) {
   if constexpr (sizeof(hn::TFromD<Tag>) == 4 || HWY_TARGET == HWY_SCALAR) {

@@ -15,7 +15,7 @@ constexpr std::size_t num_blocks(std::size_t hidden, std::size_t block) {
   return (hidden + block - 1) / block;
 }
 
-// Where the scales of an int8 block row begin.
+// The offset of the scales in a row of int8 blocks.
 constexpr std::size_t padded_int8_bytes(std::size_t hidden) { return (hidden + 31) / 32 * 32; }
 
 struct WireSizes {
@@ -39,7 +39,7 @@ std::size_t int8_blocks(std::int64_t hidden, DataType row_type) noexcept {
   return padded_int8_bytes(elements) + num_blocks(elements, block) * element_bytes(row_type);
 }
 
-// Every block as 16-bit elements.
+// The size of a row whose blocks all have 16-bit elements.
 inline std::size_t logfmt10_at_most(std::int64_t hidden, DataType) noexcept {
   const auto elements = static_cast<std::size_t>(hidden);
   return num_blocks(elements, kGroup) * sizeof(std::uint32_t) + elements * sizeof(std::uint16_t);

@@ -65,7 +65,7 @@ class Pool {
     bool in_window = false;
   };
   Found find(const void* data, std::size_t length) const noexcept;
-  // Where `data` lies in the window, in bytes.
+  // The offset of `data` in the window, in bytes.
   std::int64_t offset_of(const void* data) const;
 
  private:

@@ -49,7 +49,7 @@ class WindowLayout {
   // Throws Error(kInvalidArgument) when sizes overflow.
   WindowLayout(const ExchangeConfig& config, const WindowShape& shape);
 
-  // Inside the segment.
+  // Offsets inside the segment.
   std::size_t segment_bytes() const noexcept { return segment_bytes_; }
   std::size_t control(int rank) const noexcept { return rank * control_.stride; }
   std::size_t control_bytes() const noexcept { return control_.stride; }
@@ -80,14 +80,14 @@ class WindowLayout {
   std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
   std::size_t count_row_bytes() const noexcept { return control_.count_row_bytes; }
 
-  // Inside a window.
+  // Offsets inside a window.
   std::size_t window_bytes() const noexcept { return window_bytes_; }
   std::size_t buffer(int index) const noexcept { return index * buffer_.bytes; }
   std::size_t buffer_bytes() const noexcept { return buffer_.bytes; }
   int num_buffers() const noexcept { return num_buffers_; }
   int live_buffers() const noexcept { return live_buffers_; }
 
-  // Inside a buffer.
+  // Offsets inside a buffer.
   std::size_t rows() const noexcept { return 0; }
   std::size_t rows_bytes() const noexcept { return buffer_.sources; }
   std::size_t sources() const noexcept { return buffer_.sources; }
@@ -102,7 +102,7 @@ class WindowLayout {
   std::size_t ids_per_row() const noexcept { return row_.ids; }
   std::size_t metadata_bytes() const noexcept { return row_.metadata_bytes(); }
 
-  // Inside a row list.
+  // Offsets inside a row list.
   std::size_t listed_rows() const noexcept { return lists_.rows; }
   // A row of the list has its entry and its weight; with kRankMajor all its metadata.
   std::size_t listed_row_bytes() const noexcept {
@@ -120,7 +120,7 @@ class WindowLayout {
   // Bytes of the scales of the first `section_rows` rows of one section, with the gaps between
   // columns.
   std::size_t section_scale_bytes(std::int64_t section_rows) const noexcept;
-  // Where the scales of a row begin, relative to scales().
+  // The offset of a row's scales, relative to scales().
   std::size_t scales_of(const Scales& strides, std::int64_t row) const noexcept {
     return row / section_.stride * strides.section_stride +
            row % section_.stride * strides.row_stride;

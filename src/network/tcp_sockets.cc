@@ -84,7 +84,7 @@ int peer_asked_for(int fd, sockaddr* address, socklen_t* bytes) noexcept {
   return -1;
 }
 
-// One end of a connection. `name` is getsockname or peer_asked_for.
+// Returns one end of a connection. `name` is getsockname or peer_asked_for.
 std::optional<IpEndpoint> end_of(int fd, decltype(&getsockname) name) {
   sockaddr_storage storage{};
   socklen_t bytes = sizeof storage;

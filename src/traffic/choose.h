@@ -17,7 +17,7 @@ Candidate candidate_of(const Topology& topology, const Traffic& traffic, Algorit
 // kHierarchical is chosen.
 AlgorithmChoice choose_algorithm(const Topology& topology, const Traffic& traffic);
 
-// "auto", "fullmesh", "hierarchical" or "allgather".
+// Returns "auto", "fullmesh", "hierarchical" or "allgather".
 const char* algorithm_name(Algorithm algorithm) noexcept;
 
 }  // namespace ferry::internal

@@ -76,7 +76,7 @@ std::vector<double> from_pairs(const Topology& topology, int level, const Tokens
   return got;
 }
 
-// Some groups with mates, seen from outside.
+// Some groups with mates, as seen from outside of them.
 struct Side {
   PairBytes copies;  // rows that a token sends to these groups
   std::vector<double>

@@ -19,7 +19,7 @@ const char* mode_name(Mode mode) noexcept;
 const char* node_sums_name(NodeSums sums) noexcept;
 
 struct Options {
-  int ranks = 8;      // kEnvironment: as the launcher sets it
+  int ranks = 8;      // kEnvironment: the number that the launcher gives
   int rank = 0;       // kEnvironment: the rank of this process
   bool cuda = false;  // rows are in the memory of one GPU, which all ranks share
   Mode mode = Mode::kProcesses;

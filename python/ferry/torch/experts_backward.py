@@ -57,7 +57,7 @@ class _Callback:
             return
         try:
             take(self._refuse, "moe: experts raised in backward(); the error is on that rank")
-        except Exception:  # the error of the pass itself is raised
+        except Exception:  # autograd raises the error of the pass itself
             pass
 
 

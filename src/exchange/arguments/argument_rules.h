@@ -18,9 +18,9 @@ namespace ferry::internal {
 
 // Refuses tokens on a rank that is not one of token_ranks. `call`: "dispatch" or "combine".
 Status check_token_rank(const Setup& setup, const char* call, std::int64_t num_tokens);
-// Tokens and scales.
+// Checks tokens and scales.
 Status check_dispatch(const Setup& setup, const DispatchArgs& args);
-// Arguments of a dispatch with a cached handle.
+// Checks the arguments of a dispatch with a cached handle.
 Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchArgs& args);
 // For a dispatch without a cached handle: checks the top-k ids, and makes a route that has the
 // experts of this rank's tokens, and no slots yet.
@@ -32,7 +32,7 @@ Status check_combine(const Setup& setup, const CombineArgs& args);
 // A combine with a handle, and one without (CombineArgs::dispatched).
 Status check_combine_handle(const Setup& setup, const ActiveSet& active, const CombineArgs& args);
 Status check_dispatched(const Setup& setup, const CombineArgs& args);
-// Weights, special experts and results of a combine.
+// Checks the weights, special experts and results of a combine.
 Status check_combine_routed(const Setup& setup, const CombineArgs& args, const Route& route);
 
 // Addresses in this rank's window: rows that the caller gives must not lie in a released buffer,

@@ -31,7 +31,7 @@ class PublishedOutputs {
   const PublishedRows& of(int member, int tp_rank) const noexcept {
     return outputs_[call_.active().index(member, tp_rank)];
   }
-  // The row of an entry that was sent, at the rank whose tp_rank is this rank's.
+  // The row of a sent entry, at the rank that has the tp_rank of this rank.
   const std::byte* row_of(RowRef ref) const noexcept {
     const PublishedRows& theirs = of(ref.member, call_.active().tp_rank);
     return theirs.rows + ref.row * theirs.pitch_bytes;

@@ -29,7 +29,7 @@ void ControlMirror::send(std::uint64_t number) {
   const ControlFlags& mine = view.control(rank);
   const Record& record = view.record(rank, number);
   const bool dispatch = record.terms.kind == OperationKind::kDispatch;
-  // Relaxed: flags of this rank.
+  // Relaxed: this rank is the only writer of its flags.
   const RankFlags flags{.progress = mine.progress.load(std::memory_order_relaxed),
                         .read_through = mine.read_through.load(std::memory_order_relaxed),
                         .set_since = mine.set_since.load(std::memory_order_relaxed),
@@ -80,7 +80,7 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
     const auto held = links_.group().lock();
     add_served(next);
   }
-  // Relaxed: a flag of this rank.
+  // Relaxed: this rank is the only writer.
   const std::uint64_t read =
       links_.view().control(links_.rank()).read_through.load(std::memory_order_relaxed);
   const RankFlags flags{.progress = 0, .read_through = read, .set_since = 0};

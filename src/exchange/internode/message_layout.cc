@@ -35,12 +35,12 @@ std::size_t destination_bytes(const WindowLayout& layout) noexcept {
          layout.ids_per_row() * sizeof(std::int32_t);
 }
 
-// From the start of a unit.
+// The offset of the row from the start of a unit.
 std::size_t row_at(const WindowLayout& layout, int num_destinations) noexcept {
   return round_up(kUnitHeadBytes + num_destinations * destination_bytes(layout), kUnitAlign);
 }
 
-// An enumeration whose values are 0 to `last`, in `Stored`.
+// Reads an enumeration with the values 0 to `last`, stored as `Stored`.
 template <typename Stored, typename Enum>
 bool get_enum(ByteReader& reader, Enum last, Enum& value) {
   const auto number = reader.get<Stored>();

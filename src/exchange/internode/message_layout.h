@@ -87,7 +87,7 @@ struct SumFormat {
   int scalars = 0;  // floats of each row to send along
 };
 void append_format(const SumFormat& format, std::vector<std::byte>& out);
-// `most_row_bytes`: of an output row of this exchange.
+// `most_row_bytes`: the limit for an output row of this exchange.
 bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format);
 
 // One row of a sum, and its place at each tensor-parallel rank.

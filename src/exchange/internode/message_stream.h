@@ -22,7 +22,7 @@ class MessageStream {
   // next arrives (docs/decisions/between_nodes.md).
   static constexpr std::size_t kMessageBytes = MessageChannel::kSendBufferBytes / 4;
 
-  // Where a piece is to be written.
+  // The room for a piece.
   struct Place {
     std::byte* data = nullptr;  // null: there is no room
     Message* message = nullptr;

@@ -28,7 +28,7 @@ class RowRelay {
   // True while it keeps messages for which others wait.
   bool holds() const noexcept { return !waiting_.empty(); }
 
-  // Flags to wait for, [ranks].
+  // [ranks] Flags for which a rank waits.
   const std::atomic<std::uint64_t>* room() const noexcept { return room_.data(); }
   // Returns the value that room()[peer] will reach when there is room for this many messages. Only
   // one peer at a time.

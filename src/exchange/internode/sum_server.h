@@ -43,7 +43,7 @@ class SumServer {
   // The mates whose replies this rank needs for sums for which others wait.
   std::vector<int> awaited() const;
 
-  // Flags to wait for, [ranks].
+  // [ranks] Flags for which a rank waits.
   const std::atomic<std::uint64_t>* summed() noexcept { return inbox_.summed().data(); }
   const std::atomic<std::uint64_t>* served() const noexcept { return served_.data(); }
 

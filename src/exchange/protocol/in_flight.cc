@@ -39,7 +39,7 @@ void Protocol::conclude(const Issued& issued) {
   const std::uint64_t number = issued.number;
   ControlFlags& mine = view_.control(setup_.rank);
   const bool takes_part = issued.active->contains_me();
-  // Relaxed: a flag of this rank.
+  // Relaxed: this rank is the only writer.
   if (takes_part &&
       mine.progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
     publish(number, Stage::kDelivered);

@@ -174,7 +174,7 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::uint
 }
 
 void Protocol::publish(std::uint64_t number, Stage stage) {
-  // Relaxed: a flag of this rank.
+  // Relaxed: this rank is the only writer.
   const std::uint64_t before = view_.control(setup_.rank).progress.load(std::memory_order_relaxed);
   FERRY_CHECK(before, <, progress_of(number, stage));
   raise(view_.control(setup_.rank).progress, progress_of(number, stage));

@@ -27,7 +27,7 @@
 
 namespace ferry::internal {
 
-// An operation that has got its number.
+// An operation that has its number.
 struct Issued {
   std::uint64_t number = 0;
   OperationKind kind = OperationKind::kNone;
@@ -50,7 +50,7 @@ class InFlight {
   explicit InFlight(const Issued& issued) : issued_(issued) {}
   virtual ~InFlight() = default;
 
-  // The receive half, once.
+  // Runs the receive half. Called once.
   virtual Status receive() = 0;
 
   const Issued& issued() const noexcept { return issued_; }

@@ -33,7 +33,7 @@ inline constexpr std::int64_t kSharedSumsFrom = 32768;
 // (place_rows.cc). The result is the same on every rank.
 bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept;
 
-// `config` is complete (complete_config).
+// `config` must be complete (complete_config).
 WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map,
                          const SegmentPlaces& places);
 
