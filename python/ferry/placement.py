@@ -189,9 +189,9 @@ def _brief(text):
 
 
 def agree(group, check, said):
-    """Calls check() on all ranks and returns its result, if it raised on no rank and `said`, values by their names, is
-    equal on all ranks. Collective. Raises what check() raised, PeerRejected where it raised on another rank only, and
-    Mismatch."""
+    """Calls check() on all ranks, and compares `said`, a dict of values by their names, between the ranks. Returns the
+    result of check() if it raised on no rank and `said` is equal on all. Collective. Raises what check() raised,
+    PeerRejected where it raised on another rank only, and Mismatch."""
     refusal = found = None
     try:
         found = check()

@@ -26,7 +26,7 @@ struct TcpEndpoint {
 
 struct Endpoint {
   std::string name;                      // "@ferry-0-x-4", "tcp://a:29501"
-  std::string advice;                    // what ranks must have in common to meet, for messages
+  std::string advice;                    // what ranks must share to meet, for messages
   TcpEndpoint tcp;                       // used unless local()
   std::shared_ptr<const Secret> secret;  // null if local()
 

@@ -27,7 +27,7 @@ struct EncodeRow {
   const void* next = nullptr;  // the row to encode next, which is prefetched; or null
 };
 
-// Decodes a row; the factors are not divided out.
+// Decodes a row, without dividing by the factors.
 struct DecodeRow {
   const void* encoded;
   const void* scales = nullptr;

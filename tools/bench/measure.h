@@ -18,7 +18,7 @@ namespace ferry::bench {
 struct LevelBytes {
   // "host": the bytes between nodes. "rank": the bytes that the busiest rank moves inside its node.
   std::string name;
-  // The bytes of rows and scales; between nodes, those out of the busiest node.
+  // The bytes of rows and scales; between nodes, those that leave the busiest node.
   double bytes = 0;
   double all_bytes = 0;  // bytes of headers and flags included
   double limit_us = 0;   // the time of `bytes` at the bandwidth in the topology; 0: unknown
