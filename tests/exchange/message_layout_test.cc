@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 
 #include <bit>
+#include <limits>
 
+#include "exchange/internode/count_row.h"
 #include "exchange/setup/setup.h"
 
 namespace ferry::internal {
@@ -64,7 +66,10 @@ TEST(MessageLayout, RecordComesBackWithItsCounts) {
   sent.record.number = 3;
   sent.record.num_rows = 77;
   std::fill_n(sent.record.reason, sizeof sent.record.reason, 'x');
-  const Bytes counts = some_bytes(layout.count_row_bytes(), 1);
+  std::vector<std::int32_t> row(layout.count_row_bytes() / sizeof(std::int32_t));
+  row[3] = 5;
+  Bytes counts;
+  append_counts(row, counts);
   sent.counts = counts;
   Bytes body = write_record(sent);
   RecordMessage got;
@@ -78,10 +83,49 @@ TEST(MessageLayout, RecordComesBackWithItsCounts) {
   ASSERT_TRUE(read_record(body, layout, got));
   EXPECT_TRUE(got.counts.empty());
   expect_refused_when_cut(body, [&](auto bytes) { return read_record(bytes, layout, got); });
-  sent.counts = some_bytes(0, 0);
-  const Bytes too_many = some_bytes(layout.count_row_bytes() + 1, 1);
+  row.resize(row.size() + 1, 1);
+  Bytes too_many;
+  append_counts(row, too_many);
   sent.counts = too_many;
   EXPECT_FALSE(read_record(write_record(sent), layout, got));
+}
+
+TEST(MessageLayout, CountsComeBack) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  for (const std::vector<std::int32_t>& row :
+       {std::vector<std::int32_t>(300), {1}, {0, 127, 0, 128, 16384}, {kMost, 0, kMost}, {}}) {
+    Bytes bytes;
+    append_counts(row, bytes);
+    ASSERT_TRUE(are_counts(bytes, row.size()));
+    std::vector<std::int32_t> got(row.size(), -1);
+    read_counts(bytes, got);
+    EXPECT_EQ(got, row);
+  }
+}
+
+// 16 tokens with 8 experts each, of 4,096: each rank sends its row to every node.
+TEST(MessageLayout, BytesOfCountsFollowTheTokensAndNotTheExperts) {
+  std::vector<std::int32_t> row(4096);
+  for (std::size_t i = 0; i < 128; ++i) row[i * 31] = 1;
+  Bytes bytes;
+  append_counts(row, bytes);
+  EXPECT_LE(bytes.size(), 256U);
+}
+
+TEST(MessageLayout, BytesThatAreNoCountsAreRefused) {
+  const auto are = [](std::vector<int> values, std::size_t size) {
+    Bytes bytes;
+    for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+    return are_counts(bytes, size);
+  };
+  EXPECT_TRUE(are({2, 1}, 3));
+  EXPECT_FALSE(are({3, 1}, 3)) << "beyond the end";
+  EXPECT_FALSE(are({0, 1, 0, 1, 0, 1, 0, 1}, 3)) << "more than there are";
+  EXPECT_FALSE(are({0, 0}, 3)) << "a zero";
+  EXPECT_FALSE(are({0}, 3)) << "no count";
+  EXPECT_FALSE(are({0, 0x80}, 3)) << "cut";
+  EXPECT_FALSE(are({0, 0xff, 0xff, 0xff, 0xff, 0x0f}, 3)) << "more than an int32 holds";
+  EXPECT_FALSE(are({0, 0x81, 0x80, 0x80, 0x80, 0x80, 0}, 3)) << "too long";
 }
 
 class RowUnits : public testing::TestWithParam<Layout> {

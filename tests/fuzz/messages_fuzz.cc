@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/bytes.h"
+#include "exchange/internode/count_row.h"
 #include "exchange/internode/message_layout.h"
 #include "fuzz/layouts.h"
 #include "network/message_channel.h"
@@ -70,7 +71,12 @@ void decode(int from, Bytes message) {
     for (const std::uint8_t kind : {kRecord, kFlags, kRows, kSumRequest, kSumReply}) {
       const ExchangeMessage decoded =
           read_message(kind, message, ferry::fuzz::layout(which), kMostRowBytes);
-      if (const auto* const record = std::get_if<RecordMessage>(&decoded)) write_record(*record);
+      const auto* const record = std::get_if<RecordMessage>(&decoded);
+      if (record == nullptr) continue;
+      std::vector<std::int32_t> row(ferry::fuzz::layout(which).count_row_bytes() /
+                                    sizeof(std::int32_t));
+      read_counts(record->counts, row);
+      write_record(*record);
     }
   }
 }

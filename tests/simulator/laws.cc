@@ -49,8 +49,8 @@ void add_messages(List& list, const std::string& step, const StepCounts& counts,
   for (const auto& [kind, sent] : counts.kinds) {
     list.add(step + ": messages, " + kind, sent.messages, "H", of.other_hosts);
     if (kind == "record") {
-      list.add(step + ": bytes, record", sent.bytes, "H (1 + C)",
-               of.other_hosts * (300 + 4 * of.columns));
+      list.add(step + ": bytes, record", sent.bytes, "H (1 + T K)",
+               of.other_hosts * (300 + 2 * of.entries));
     } else if (kind == "rows" || kind.starts_with("sum")) {
       list.add(step + ": bytes, " + kind, sent.bytes, "H + T K",
                48 * of.other_hosts + 20 * of.entries);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "exchange/internode/count_row.h"
 #include "group/wait.h"
 
 namespace ferry::internal {
@@ -23,6 +24,11 @@ ControlMirror::ControlMirror(MateLinks& links)
   add_served(links.everybody());
 }
 
+std::span<std::int32_t> ControlMirror::count_row(int rank, std::uint64_t number) const noexcept {
+  return {links_.view().count_row(rank, number),
+          links_.layout().count_row_bytes() / sizeof(std::int32_t)};
+}
+
 void ControlMirror::send(std::uint64_t number) {
   const int rank = links_.rank();
   const WindowView& view = links_.view();
@@ -38,12 +44,10 @@ void ControlMirror::send(std::uint64_t number) {
   std::vector<std::byte> body;
   if (first) {
     FERRY_CHECK(record.number, ==, number);
-    const bool counted = has_counts(record.terms) && view.places->sends(rank);
-    const std::size_t counts = counted ? links_.layout().count_row_bytes() : 0;
-    body =
-        write_record({flags,
-                      record,
-                      {reinterpret_cast<const std::byte*>(view.count_row(rank, number)), counts}});
+    std::vector<std::byte> counts;
+    if (has_counts(record.terms) && view.places->sends(rank))
+      append_counts(count_row(rank, number), counts);
+    body = write_record({flags, record, counts});
     sent_.store(number, std::memory_order_relaxed);
   } else {
     body = write_flags(flags);
@@ -130,7 +134,7 @@ void ControlMirror::send_flags(const std::vector<ForwardingTable::Mate>& mates,
 void ControlMirror::write(int source, std::uint64_t number, const RecordMessage& message) {
   const WindowView& view = links_.view();
   view.record(source, number) = message.record;
-  std::ranges::copy(message.counts, reinterpret_cast<std::byte*>(view.count_row(source, number)));
+  if (has_counts(message.record.terms)) read_counts(message.counts, count_row(source, number));
   write(source, 0, message.flags);
 }
 

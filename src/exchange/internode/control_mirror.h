@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "exchange/internode/mate_links.h"
@@ -44,6 +45,7 @@ class ControlMirror {
   std::vector<ForwardingTable::Mate> mates_elsewhere(const ForwardingTable& table) const;
   void add_served(const ForwardingTable& table);
   std::uint64_t seen_progress(int peer) const noexcept;
+  std::span<std::int32_t> count_row(int rank, std::uint64_t number) const noexcept;
 
   MateLinks& links_;
   std::atomic<std::uint64_t> ControlFlags::*progress_;  // the flag that this way raises

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/round_up.h"
+#include "exchange/internode/count_row.h"
 
 namespace ferry::internal {
 
@@ -78,7 +79,7 @@ bool read_record(std::span<const std::byte> body, const WindowLayout& layout,
   message.record = reader.get<Record>();
   message.record.reason[sizeof message.record.reason - 1] = 0;  // a text, whatever was there
   message.counts = reader.rest();
-  return reader.ok() && message.counts.size() <= layout.count_row_bytes();
+  return reader.ok() && are_counts(message.counts, layout.count_row_bytes() / sizeof(std::int32_t));
 }
 
 void append_destination(const WindowLayout& layout, const Destination& destination,

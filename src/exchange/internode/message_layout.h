@@ -32,7 +32,7 @@ struct RankFlags {
 std::vector<std::byte> write_flags(const RankFlags& flags);
 bool read_flags(std::span<const std::byte> body, RankFlags& flags);
 
-// `counts`: the row of the count matrix, if the operation has one.
+// `counts`: the row of the count matrix (count_row.h), if the operation has one.
 struct RecordMessage {
   RankFlags flags;
   Record record;
