@@ -80,3 +80,31 @@ def test_a_rank_leaves_and_the_view_refuses_other_exchanges():
         return view
 
     assert ferry.run_threads(3, body) == [(2, (0, 2)), None, (2, (0, 2))]
+
+
+def test_a_layer_goes_on_with_replicas():
+    torch = pytest.importorskip("torch")
+    from ferry.moe import SwiGLU
+    from ferry.placement import Placement
+    from ferry.torch import MoE
+
+    held = Placement((*range(8), *range(8)), num_ranks=2)  # everything twice
+    sizes = dict(max_tokens=64, hidden=16, top_k=2, dtype=torch.float32)
+
+    def body(group):
+        torch.manual_seed(0)
+        layer = MoE(group, experts=SwiGLU(held.per_rank, 16, 32, torch.float32), **sizes, **held.settings("by_table"))
+        inputs = torch.randn(64, 16), torch.randint(0, 8, (64, 2)), torch.rand(64, 2)
+        before = layer(*inputs)
+        group.barrier()
+        if group.rank == 1:
+            return
+        with pytest.raises(ferry.PeerLost, match="rank 1"):
+            layer(*inputs)
+        assert group.survive() == (2, (0,))
+        for _ in range(2):
+            after = layer(*inputs, active_ranks=group.view[1])
+            after.sum().backward()
+            assert torch.equal(after, before)
+
+    ferry.run_threads(2, body)
