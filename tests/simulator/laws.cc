@@ -1,5 +1,6 @@
 // Each count with the law that it follows. docs/scale.md says what follows from them.
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "simulator/counts.h"
@@ -47,15 +48,14 @@ void add_messages(List& list, const std::string& step, const StepCounts& counts,
   list.add(step + ": chain", counts.chain, "1", 1);
   list.add(step + ": packets of a rank", counts.most.messages, "H", of.other_hosts);
   for (const auto& [kind, sent] : counts.kinds) {
-    list.add(step + ": messages, " + kind, sent.messages, "H", of.other_hosts);
+    const std::string bytes = fmt::format("{}: bytes, {}", step, kind);
+    list.add(fmt::format("{}: messages, {}", step, kind), sent.messages, "H", of.other_hosts);
     if (kind == "record") {
-      list.add(step + ": bytes, record", sent.bytes, "H (1 + T K)",
-               of.other_hosts * (300 + 2 * of.entries));
+      list.add(bytes, sent.bytes, "H (1 + T K)", of.other_hosts * (300 + 2 * of.entries));
     } else if (kind == "rows" || kind.starts_with("sum")) {
-      list.add(step + ": bytes, " + kind, sent.bytes, "H + T K",
-               48 * of.other_hosts + 20 * of.entries);
+      list.add(bytes, sent.bytes, "H + T K", 48 * of.other_hosts + 20 * of.entries);
     } else {
-      list.add(step + ": bytes, " + kind, sent.bytes, "H", of.other_hosts);
+      list.add(bytes, sent.bytes, "H", of.other_hosts);
     }
   }
 }
