@@ -87,7 +87,7 @@ Status Messages::leave() {
   away_.assign(away_.size(), false);
   CallTime time(group_.default_deadline());
   return group_.await_sent({.operation = "send",
-                            .number = number_,
+                            .number = last_away_,
                             .phase = "room",
                             .flags = &mailboxes_.events(),
                             .stride_bytes = 0,

@@ -96,7 +96,10 @@ bool Messages::send_some(MessageState& message) {
                      message.spec.from + message.moved, receiver);
     message.moved += bytes;
     if (message.moved < message.spec.bytes) continue;
-    if (!group_.here(receiver)) away_[receiver] = true;
+    if (!group_.here(receiver)) {
+      away_[receiver] = true;
+      last_away_ = message.number;
+    }
     message.end({});
     return true;
   }

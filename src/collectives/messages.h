@@ -96,6 +96,7 @@ class Messages {
   std::vector<bool> full_;       // [ranks] a send waits for room, and so do those behind it
   std::vector<bool> receiving_;  // [ranks] a receive takes the pieces of the rank as they come
   std::vector<bool> away_;       // [ranks] of other nodes, to which messages are leaving
+  std::uint64_t last_away_ = 0;  // the number of the last one of these
 };
 
 }  // namespace ferry::internal
