@@ -132,7 +132,8 @@ def table_of(group, config, active_ranks):
     active_ranks None all ranks are active. The tensor is cached for each set of ranks, so the caller must not change
     it. Raises InvalidArgument as table() does, and unless each rank of the exchange has equally many experts, in the
     order of the ranks."""
-    if config["num_experts"] % group.size or config["expert_rank"] or config["num_shared_ranks"]:
+    placed = config["expert_rank"] or config["expert_ranks"] or config["num_shared_ranks"]
+    if config["num_experts"] % group.size or placed:
         raise ferry.InvalidArgument("a table of copies needs equally many experts on each rank, in the order of "
                                     "the ranks")
     active = tuple(range(group.size) if active_ranks is None else active_ranks)

@@ -14,8 +14,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 TUTORIAL = EXAMPLES.parent / "tutorial"
 
 
-def completed(*arguments):
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
+def completed(*arguments, **environment):
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -27,6 +28,21 @@ def run(name, *arguments):
 def test_quickstart():
     expected = [f"rank {rank}: 32 rows received, 16 results returned" for rank in range(4)]
     assert run("quickstart.py").splitlines() == expected
+
+
+TWO_PARTS = [*(f"rank {rank}: attention, no window, results as in one process" for rank in range(3)),
+             *(f"rank {rank}: experts, a window" for rank in (3, 4))]
+
+
+def test_attention_and_experts():
+    assert run("attention_and_experts.py").splitlines() == TWO_PARTS
+
+
+@pytest.mark.parametrize("topology", ["host:2,rank:3+2", "host:2,rank:2+3"])  # parts on hosts of their own, or not
+def test_attention_and_experts_on_two_hosts_that_one_machine_plays(topology):
+    launch = ["-m", "ferry", "launch", "-n", "5", "--", sys.executable]
+    lines = completed(*launch, str(EXAMPLES / "attention_and_experts.py"), FERRY_TOPOLOGY=topology).stdout.splitlines()
+    assert sorted(re.sub(r"^\[\d\] ", "", line) for line in lines) == TWO_PARTS
 
 
 TUTORIAL_LINES = {

@@ -36,15 +36,18 @@ class MoE(torch.nn.Module):
     the mean of the ranks' losses (divided by R), as with DistributedDataParallel and fully_shard; "sum": those of the
     sum of the losses.
 
+    token_ranks, expert_ranks: as of Group.exchange (docs/attention_and_experts.md). A rank without experts has a SwiGLU
+    of 0 experts, R counts the token ranks, and parameters are plain tensors.
+
     Layers of one group with equal settings share an exchange. A call with tokens of another dtype, after half() or
     within torch.autocast, changes to an exchange of that dtype on all ranks. The weights of the SwiGLU depend on the
     seed of torch and on the number of an expert only: equal seeds give each rank its part of SwiGLU(num_experts, ..) in
     one process. deepcopy copies the weights; torch.load(.., weights_only=False) returns a layer without a group, which
     join() gives it.
 
-    Raises InvalidArgument when the ranks do not divide num_experts, for a mesh of other ranks, for a group of some
-    ranks of torch.distributed without a mesh, and for a parameter of `experts` that is to be sharded and is not [L,
-    ...]. Raises what Group.exchange raises."""
+    Raises InvalidArgument when the ranks with experts do not divide num_experts, for a mesh of other ranks, for a group
+    of some ranks of torch.distributed without a mesh, and for a parameter of `experts` that is to be sharded and is not
+    [L, ...]. Raises what Group.exchange raises."""
 
     def __init__(self, group, *, hidden, intermediate=None, num_experts, top_k, max_tokens, dtype=torch.bfloat16,
                  experts=None, overlap=None, mesh=None, gradients="mean", **settings):
@@ -55,9 +58,9 @@ class MoE(torch.nn.Module):
         self._join(group, mesh, lambda: self._make_experts(group, intermediate))
 
     def _make_experts(self, group, intermediate):
-        hidden, num_experts = self.settings["hidden"], self.settings["num_experts"]
-        if num_experts % group.size:
-            raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need equally many on each")
+        hidden, num_experts, owners = self.settings["hidden"], self.settings["num_experts"], self._owners(group)
+        if num_experts % len(owners):
+            raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {len(owners)} ranks: need equally many on each")
         if self.experts is None and intermediate is None:
             raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
         for name, size in (("hidden", hidden), ("intermediate", 1 if self.experts else intermediate)):
@@ -66,10 +69,18 @@ class MoE(torch.nn.Module):
         if self.gradients not in ("mean", "sum"):
             raise ferry.InvalidArgument(f"MoE: gradients is {self.gradients!r}, need 'mean' or 'sum'")
         if self.experts is None:
-            num_local = num_experts // group.size
-            first = group.rank * num_local
+            num_local = self._num_local(group)
+            first = owners.index(group.rank) * num_local if num_local else 0
             numbers = _logical_experts(self.settings)[first:first + num_local]
             self.experts = SwiGLU(num_local, hidden, intermediate, self.settings["dtype"], numbers)
+
+    def _owners(self, group):
+        """The ranks with experts, in the order of their experts."""
+        return list(self.settings.get("expert_ranks") or range(group.size))
+
+    def _num_local(self, group):
+        owners = self._owners(group)
+        return self.settings["num_experts"] // len(owners) if group.rank in owners else 0
 
     def join(self, group, mesh=None):
         """Gives a layer from torch.load its group, which must have as many ranks as the group before; `mesh` as for
@@ -89,8 +100,14 @@ class MoE(torch.nn.Module):
 
         def prepare():
             check()
-            num_local = self.settings["num_experts"] // group.size
-            mesh_of_ranks = expert_mesh.checked(mesh, torch_ranks)
+            num_local = self._num_local(group)
+            if self.settings.get("expert_ranks"):  # ranks without experts have no part of a DTensor
+                if mesh is not None:
+                    raise ferry.InvalidArgument("MoE: mesh shards experts over all ranks, and expert_ranks is "
+                                                f"{self.settings['expert_ranks']}")
+                mesh_of_ranks = None
+            else:
+                mesh_of_ranks = expert_mesh.checked(mesh, torch_ranks)
             if isinstance(self.experts, torch.nn.Module):
                 if mesh_of_ranks is not None:
                     expert_mesh.check_weights(self.experts, num_local)
@@ -150,6 +167,9 @@ class MoE(torch.nn.Module):
     def _check_switch(self, old, new):
         if not isinstance(self.experts, torch.nn.Module):
             raise ferry.InvalidArgument("MoE: only experts of a torch.nn.Module have weights to move")
+        if self.settings.get("expert_ranks"):
+            raise ferry.InvalidArgument("MoE: a placement has experts on all ranks, and expert_ranks is "
+                                        f"{self.settings['expert_ranks']}")
         if -1 in new.experts or set(old.experts) - {-1} != set(new.experts):
             raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
                                         "empty slot (-1)")
@@ -178,7 +198,8 @@ class MoE(torch.nn.Module):
             if torch.is_autocast_enabled("cpu"):
                 tokens = tokens.to(torch.get_autocast_dtype("cpu"))
             self._change_to(tokens.dtype)
-        scale = 1 / self.group.size if self.gradients == "mean" else 1.0
+        sources = len(self.settings.get("token_ranks") or range(self.group.size))
+        scale = 1 / sources if self.gradients == "mean" else 1.0
         return moe(self.exchange, tokens, topk_ids, topk_weights, expert_mesh.on_local_tensors(self.experts, scale),
                    overlap=self.overlap, balancer=self.balancer, active_ranks=active_ranks)
 

@@ -1,0 +1,88 @@
+"""ferry.torch.MoE with token_ranks and expert_ranks: results, gradients, and what is refused."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.9")
+
+import ferry  # noqa: E402
+from ferry.moe import MoE, SwiGLU  # noqa: E402
+from ferry.placement import blocks  # noqa: E402
+
+TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = [5, 3], 8, 4, 4, 2  # ranks 0 and 1 have tokens, 3 and 2 the experts
+ROLES = dict(token_ranks=[0, 1], expert_ranks=[3, 2])
+
+
+def inputs(rank):
+    random = torch.Generator().manual_seed(rank)
+    count = TOKENS[rank] if rank < len(TOKENS) else 0
+    ids = torch.rand(count, EXPERTS, generator=random).argsort(1)[:, :TOP_K]
+    return torch.randn(count, HIDDEN, generator=random), ids, torch.rand(count, TOP_K, generator=random)
+
+
+def make(group, **more):
+    return MoE(group, **{**dict(hidden=HIDDEN, intermediate=INNER, num_experts=EXPERTS, top_k=TOP_K, max_tokens=8,
+                                dtype=torch.float32), **ROLES, **more})
+
+
+def dense():
+    """(results of ranks 0 and 1, the experts with the gradients of the mean of their losses, gradients of tokens)."""
+    torch.manual_seed(0)
+    experts, outs, tokens = SwiGLU(EXPERTS, HIDDEN, INNER, torch.float32), [], []
+    for rank in range(len(TOKENS)):
+        x, ids, weights = inputs(rank)
+        x.requires_grad_()
+        order = ids.flatten().argsort(stable=True)
+        counts = ids.flatten().bincount(minlength=EXPERTS).tolist()
+        rows = torch.zeros(len(order), HIDDEN).index_copy(0, order, experts(x[order // TOP_K], counts))
+        outs.append((rows.view(-1, TOP_K, HIDDEN) * weights[..., None]).sum(1))
+        tokens.append(x)
+    (sum(out.square().sum() for out in outs) / len(TOKENS)).backward()
+    return outs, experts, [x.grad * len(TOKENS) for x in tokens]
+
+
+def train(group):
+    torch.manual_seed(0)
+    layer = make(group)
+    x, ids, weights = inputs(group.rank)
+    x.requires_grad_()
+    out = layer(x, ids, weights)
+    out.square().sum().backward()
+    return out.detach(), x.grad, [weight.grad for weight in layer.experts.parameters()]
+
+
+@pytest.mark.parametrize("topology", ["", "host:2,rank:2"])
+def test_results_and_gradients_are_those_of_the_dense_layer(topology, monkeypatch):
+    if topology:
+        monkeypatch.setenv("FERRY_TOPOLOGY", topology)
+    ranks = ferry.spawn(4, train, deadline=60.0)
+    outs, experts, of_tokens = dense()
+    for rank in range(2):
+        torch.testing.assert_close(ranks[rank][0], outs[rank].detach())
+        torch.testing.assert_close(ranks[rank][1], of_tokens[rank])
+    for rank, first in ((3, 0), (2, 2)):  # in the order of expert_ranks
+        for have, whole in zip(ranks[rank][2], experts.parameters()):
+            torch.testing.assert_close(have, whole.grad[first:first + 2])
+    assert [len(ranks[rank][2][0]) for rank in (0, 1)] == [0, 0]
+
+
+def refusals(group):
+    def told(call):
+        with pytest.raises(ferry.Error) as error:
+            call()
+        return str(error.value)
+
+    layer = make(group)
+    x, ids, weights = inputs(0)
+    mine = slice(0, 2 if group.rank == 3 else 0)
+    with torch.no_grad():
+        tokens = told(lambda: layer(x[mine], ids[mine], weights[mine]))
+    switch = told(lambda: layer.switch(blocks(EXPERTS, 4), blocks(EXPERTS, 4)))
+    uneven = told(lambda: make(group, expert_ranks=[1, 2, 3]))
+    return tokens, switch, uneven
+
+
+def test_what_does_not_fit_is_refused_on_all_ranks():
+    for tokens, switch, uneven in ferry.spawn(4, refusals, deadline=60.0):
+        assert "2 tokens on rank 3, need 0 outside token_ranks [0, 1]" in tokens
+        assert "expert_ranks is [3, 2]" in switch
+        assert "4 experts on 3 ranks" in uneven
