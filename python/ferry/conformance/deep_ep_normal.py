@@ -263,6 +263,25 @@ def combine_weights(world):
     world.equal("combined_topk_weights without topk_weights", buffer.combine(mine, handle)[1], None)
 
 
+@clause("combine.apart")
+def combine_apart(world):
+    """Half of the ranks have all tokens, the other half the experts that they chose: the first receive no rows and get
+    all results, the second receive all rows and get none."""
+    half = world.size // 2
+    inputs = _inputs(world, num_tokens=[count if rank < half else 0 for rank, count in enumerate(_TOKENS[:world.size])])
+    owners = world.size - half
+    generator = torch.Generator().manual_seed(world.seed)
+    for ids in inputs.topk_idx:
+        chosen = torch.rand(len(ids), 4 * owners, generator=generator).argsort(dim=1)[:, :ids.shape[1]] + 4 * half
+        ids.copy_(chosen.masked_fill(ids < 0, -1))
+    inputs.route()
+    buffer = _buffer(world)
+    recv_x, *_, handle, _ = _send(world, buffer, inputs)
+    world.same("recv_x", recv_x, inputs.received(world.rank, inputs.x))
+    world.holds(len(recv_x) == 0 or world.rank >= half, f"rank {world.rank} received {len(recv_x)} rows, need 0")
+    _check_sum(world, inputs, buffer, handle)
+
+
 @clause("combine.repeated")
 def combine_repeated(world):
     """A handle is good for any number of combines, in any order with others."""
