@@ -134,7 +134,8 @@ FERRY_EXPORT const std::vector<Model>& models();
 // Throws for an unknown name, with the nearest name.
 FERRY_EXPORT const Model& find_model(std::string_view name);
 
-// The exchange of each rank. Each rank has a contiguous block of experts.
+// The exchange of each rank. Each rank has a contiguous block of experts, or each of
+// exchange.expert_ranks, which ascend.
 struct Workload {
   ExchangeConfig exchange = {};  // max_tokens: of each rank
   // Routing is uniform, so that all choices of K experts are equally likely, unless one is set:
@@ -215,8 +216,8 @@ struct Prediction {
 
 struct Plan {
   std::vector<Prediction> predictions;  // the best first
-  // Memory of a rank for the exchange, with any strategy: window_bytes() of its configuration. 0:
-  // the exchange is refused, for the reason in a note.
+  // Memory of a rank for the exchange, with any strategy: window_bytes() of its configuration, with
+  // expert_ranks that of the first of them. 0: the exchange is refused, for the reason in a note.
   WindowBytes window = {};
   std::string sentence;            // the reason why the first is the best
   std::vector<std::string> notes;  // assumptions behind the figures

@@ -42,7 +42,7 @@ int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
   std::vector<Use> uses = resources_.reordering(rank);
   if (uses.empty()) return -1;
   const double rows = input_.routing.demand().window_rows(rank, input_.traffic.row_per_rank) *
-                      input_.graph.num_ranks();
+                      input_.traffic.num_sources();
   const double bytes = rows * static_cast<double>(input_.traffic.tokens) * input_.traffic.row_bytes;
   return tasks.add({.what = "reorder of rows",
                     .bytes = bytes,
@@ -55,7 +55,7 @@ void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   const Machine::Host& host = input_.graph.machine().host;
   if (host.dispatch.gb_s[0] <= 0 && host.combine.gb_s[0] <= 0) return;
   const Traffic& traffic = input_.traffic;
-  const double all_tokens = static_cast<double>(traffic.tokens) * input_.graph.num_ranks();
+  const double all_tokens = static_cast<double>(traffic.tokens) * traffic.num_sources();
   const Demand demand = input_.routing.demand();
   for (const Node& node : nodes_of(input_.graph, input_.classes)) {
     double rows = 0, tokens = 0;

@@ -2,6 +2,7 @@
 #include "ferry/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "ferry/status.h"
 #include "plan/build.h"
 #include "plan/declared.h"
+#include "plan/hash.h"
 #include "plan/parallel.h"
 #include "plan/predict.h"
 #include "plan/strategies.h"
@@ -92,7 +94,10 @@ class Planner {
   Classes classes(bool by_classes) const {
     if (!by_classes || (is_tree() && !routing_.uniform()))
       return internal::each_alone(graph_.num_ranks());
-    Classes classes = internal::find_classes(graph_, routing_.traits());
+    internal::RankTraits traits = routing_.traits();
+    for (std::size_t rank = 0; rank < traffic_.sources.size(); ++rank)
+      traits.colours[rank] = internal::mixed(2 * traits.colours[rank] + traffic_.sources[rank]);
+    Classes classes = internal::find_classes(graph_, traits);
     // The number of tasks grows with the square of the classes, because each class sends to ranks
     // of all classes.
     const std::size_t count = classes.count();
@@ -224,7 +229,11 @@ WindowBytes window_of(const Planner& planner, const Workload& workload,
                       std::vector<std::string>& notes) try {
   ExchangeConfig config = workload.exchange;
   config.max_tokens = planner.tokens();
-  const WindowBytes window = window_bytes(config, planner.graph().num_ranks());
+  const int num_ranks = planner.graph().num_ranks();
+  const std::vector<int>& owners = config.expert_ranks;
+  const WindowBytes window = owners.empty()
+                                 ? window_bytes(config, num_ranks)
+                                 : window_bytes(config, num_ranks, owners.front() * config.tp_size);
   const double memory_gb = planner.graph().machine().memory_gb;
   if (memory_gb > 0 && static_cast<double>(window.expected) > memory_gb * 1e9)
     notes.push_back(fmt::format("the window of a rank is {}, but a rank has {} GB",
@@ -269,11 +278,29 @@ void check(const Workload& workload, const PlanOptions& options) {
                                                     exchange.top_k, exchange.num_experts));
 }
 
+// Schedules over declared links are made for classes of ranks that all send tokens, and blocks of
+// experts ascend with the ranks.
+void check_roles(const Machine& machine, const Workload& workload) {
+  const ExchangeConfig& exchange = workload.exchange;
+  const auto refuse = [](const std::string& why) { throw Error(Code::kInvalidArgument, why); };
+  if (!std::ranges::is_sorted(exchange.expert_ranks))
+    refuse(fmt::format("expert_ranks [{}] do not ascend", fmt::join(exchange.expert_ranks, ", ")));
+  if (exchange.token_ranks.empty()) return;
+  if (!machine.links.empty())
+    refuse(
+        fmt::format("token_ranks are planned on the levels of a topology, and machine '{}' has "
+                    "{} kinds of links",
+                    machine.name, machine.links.size()));
+  if (workload.parallel.tp > 1)
+    refuse(fmt::format("TP is {} with token_ranks, need 1", workload.parallel.tp));
+}
+
 }  // namespace
 
 Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& options) {
   check(workload, options);
   internal::check_declared(machine);
+  check_roles(machine, workload);
   Planner planner(machine, workload, options);
   std::vector<Prediction> predictions;
   std::vector<internal::Candidate> candidates;

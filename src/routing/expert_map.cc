@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ferry/status.h"
+#include "routing/roles.h"
 
 namespace ferry::internal {
 
@@ -46,6 +47,7 @@ ExpertMap::ExpertMap(const ExchangeConfig& config, int num_ranks, std::span<cons
       owner_(config.expert_rank.begin(), config.expert_rank.end()),
       shared_(members.size(), -1),
       first_(members.size() + 1) {
+  check_roles(config, num_ranks);
   if (owner_.empty()) owner_ = contiguous_owners(config, num_ranks);
   if (static_cast<int>(owner_.size()) != config.num_experts) {
     throw Error(Code::kInvalidArgument,

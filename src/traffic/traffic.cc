@@ -16,6 +16,11 @@ int num_experts(const Traffic& traffic) {
 
 }  // namespace
 
+double Traffic::num_sources() const {
+  return static_cast<double>(sources.empty() ? std::ssize(rank_experts)
+                                             : std::ranges::count(sources, true));
+}
+
 Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
   const auto hidden = static_cast<double>(config.hidden);
   Traffic traffic;

@@ -22,6 +22,8 @@ struct Traffic {
   double result_bytes = 0;         // the result of a token, as combine writes it
   bool row_per_rank = false;       // false: a row per expert (ferry::Layout)
   bool exact = false;              // combine returns rows instead of sums (NodeSums::kExact)
+
+  double num_sources() const;
 };
 
 // Counts routed experts only, without shared experts, replicas and masks. Outputs have the type of

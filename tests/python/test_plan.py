@@ -156,7 +156,8 @@ def documented_keys():
     """The paths in the first column of the tables of docs/plan_json.md; a header names the lists that its table
     describes."""
     lists, paths = [""], set()
-    for line in (ROOT / "docs" / "plan_json.md").read_text().split("\n"):
+    page = (ROOT / "docs" / "plan_json.md").read_text().split("\n## With `--split`")[0]
+    for line in page.split("\n"):
         cell = line.split("|")[1] if line.startswith("|") else ""
         names = re.findall(r"`([^`]+)`", cell)
         if cell.startswith(" key"):
@@ -174,6 +175,55 @@ def test_the_page_has_every_key_of_the_json_and_no_other():
     printed -= {path for path in printed if path.endswith("[][]")}
     assert elements <= printed
     assert documented_keys() == printed
+
+
+TREE = "host:2@10GB/s,rank:2"
+SHAPE = dict(tokens=1000, hidden=1000, experts=2, top_k=1)
+
+
+def test_the_page_has_every_key_of_a_split():
+    page = (ROOT / "docs" / "plan_json.md").read_text().split("\n## With `--split`")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in page.split("\n") if line.startswith("| `")]
+    printed = set(keys_of(ferry.plan(TREE, split="2:2", **SHAPE)))
+    assert {name for cell in cells for name in re.findall("`([^`]+)`", cell)} | {"splits[]"} == printed
+
+
+def test_rows_of_a_split_leave_the_host_with_tokens():
+    """2 ranks x 1000 tokens of 2000 bytes at 10 GB/s; with tokens and experts everywhere half of them stay."""
+    (split,) = ferry.plan(TREE, split="2:2", **SHAPE)["splits"]
+    assert split["dispatch_us"] == pytest.approx(400, rel=0.01)
+    assert split["combine_us"] == pytest.approx(400, rel=0.01)
+    everywhere = ferry.plan(TREE, **{**SHAPE, "experts": 4})["predictions"][0]
+    assert everywhere["dispatch_us"] == pytest.approx(200, rel=0.01)
+    assert split["rows"] == 1000
+    windows = split["window_bytes"]
+    assert windows["token_rank"]["worst"] == 0 and windows["token_rank"]["expected"] < 200_000
+    assert windows["expert_rank"]["expected"] > 1000 * 2000
+
+
+def test_the_best_split_has_the_most_tokens_per_time_and_rank():
+    costs = dict(attention_us=100, expert_row_ns=1000)
+    plan = ferry.plan("rank:8", split="all", micro_batches=3, **costs, **SHAPE)
+    splits = plan["splits"]
+    assert [(each["token_ranks"], each["expert_ranks"]) for each in splits] == [(8 - n, n) for n in range(1, 8)]
+    for each in splits:
+        tokens, owners = each["token_ranks"], each["expert_ranks"]
+        assert each["experts_us"] == pytest.approx(1000 * tokens / owners)
+        assert each["overlapped_us"] == max(100, each["experts_us"], each["dispatch_us"], each["combine_us"])
+        assert each["tokens_per_us"] == pytest.approx(1000 * tokens / each["overlapped_us"] / 8)
+    best = max(splits, key=lambda each: each["tokens_per_us"])
+    assert plan["best"] == {"token_ranks": best["token_ranks"], "expert_ranks": best["expert_ranks"]}
+
+
+@pytest.mark.parametrize("split, why", [
+    ("3", "'3' is not of the form 12:4,8:8"), ("0:4", "'0:4' is not"),
+    ("1:2:3", "'1:2:3' is not"), ("2:1", "3 ranks do not fit"),
+])
+def test_a_split_that_cannot_be_planned_is_refused(split, why):
+    with pytest.raises(ferry.InvalidArgument, match=why):
+        ferry.plan(TREE, split=split, **SHAPE)
+    with pytest.raises(ferry.InvalidArgument, match="has [0-9]+ kinds of links"):
+        ferry.plan("ubbv2:2", split="8:8")
 
 
 def test_the_page_has_every_column_of_the_csv():

@@ -97,6 +97,25 @@ class Report(unittest.TestCase):
         self.assertEqual((result["wrong"], result["rows"]), (0, 45 * 3))
         self.assertEqual(bench_json("--check", "--tokens", "0")["rows"], 0)
 
+    def test_a_split_has_tokens_and_experts_on_different_ranks(self):
+        whole = bench_json("--ranks", "5", "--check")
+        split = bench_json("--split", "3:2", "--check", "--mode", "threads")
+        self.assertEqual(split["options"]["ranks"], 5)
+        self.assertEqual(split["wrong"], 0)
+        self.assertGreater(split["compared"], 0)
+        self.assertEqual(split["rows"], 3 * 9 * 3)  # 3 ranks with tokens, top-3
+        self.assertEqual(split["remote_rows"], split["rows"])
+        self.assertLess(split["window_bytes"], whole["window_bytes"])
+        code, out, _ = bench("--split", "3:2")
+        self.assertIn("tokens on 3 ranks and experts on 2", out)
+        for wrong, why in ((["--split", "3"], "'3' is not of the form 6:2"),
+                           (["--split", "3:0"], "'3:0' is not of the form 6:2"),
+                           (["--split", "2:1", "--shared-experts", "1", "--shared-ranks", "1"],
+                            "not with --device cuda, --shared-ranks")):
+            code, _, err = bench(*wrong)
+            self.assertEqual(code, 2, err)
+            self.assertIn(why, err)
+
     def test_sweep_has_a_point_and_a_line_for_each_value(self):
         code, out, _ = bench("--sweep", "tokens=1,4", "--json", "--routing", "real")
         self.assertEqual(code, 0)

@@ -27,6 +27,7 @@ Json options_json(const Options& options) {
           {"algorithm", internal::algorithm_name(options.shape.algorithm)},
           {"node_sums", node_sums_name(options.shape.node_sums)},
           {"topology", options.topology},
+          {"split", options.split_text},
           {"shared_experts", options.shape.shared.num_experts},
           {"shared_ranks", options.shape.shared.num_ranks},
           {"mask_fraction", options.mask_fraction},

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <charconv>
+#include <cstdio>
 #include <map>
 #include <string_view>
 
@@ -18,6 +19,7 @@ namespace {
 using tools::add_choice;
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr int kMostRanks = 1024;
 
 std::int64_t parse_tokens(std::string_view text, std::string_view option) {
   std::int64_t value = -1;
@@ -60,6 +62,25 @@ void add_between_nodes(CLI::App& app, Options& options) {
   app.add_option("--topology", options.topology,
                  "Levels of the ranks, such as host:2@0.125GB/s,rank:4: where ranks of one host "
                  "play several, and how fast links are (default: FERRY_TOPOLOGY, or as found)");
+}
+
+// Sets the roles of --split, and --ranks to their number.
+void read_split(Options& options) {
+  if (options.split_text.empty()) return;
+  int tokens = 0, experts = 0;
+  char rest = 0;
+  if (std::sscanf(options.split_text.c_str(), "%d:%d%c", &tokens, &experts, &rest) != 2 ||
+      tokens < 1 || experts < 1 || tokens > kMostRanks - experts)
+    refuse("--split: '{}' is not of the form 6:2, at most {} ranks in all", options.split_text,
+           kMostRanks);
+  if (options.cuda || options.shape.shared.num_ranks > 0 || !options.tokens_per_rank.empty())
+    refuse("--split: not with --device cuda, --shared-ranks or --tokens-per-rank");
+  if (options.mode == Mode::kEnvironment && tokens + experts != options.ranks)
+    refuse("--split: '{}' has {} ranks, the launcher started {}", options.split_text,
+           tokens + experts, options.ranks);
+  options.ranks = tokens + experts;
+  for (int rank = 0; rank < options.ranks; ++rank)
+    (rank < tokens ? options.shape.token_ranks : options.shape.expert_ranks).push_back(rank);
 }
 
 void check_topology(const Options& options) {
@@ -148,7 +169,7 @@ void add_options(CLI::App& app, Options& options) {
   // script.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--ranks", options.ranks, "Ranks")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
   add_choice(app, "--mode", "What a rank is", modes, options.mode);
   const std::map<std::string, bool> devices = {{"cpu", false}, {"cuda", true}};
@@ -163,6 +184,8 @@ void add_options(CLI::App& app, Options& options) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->delimiter(',')
       ->check(CLI::Range(std::int64_t{0}, kMostTokens));
+  app.add_option("--split", options.split_text,
+                 "A:F, ranks with tokens and ranks with experts behind them; their sum is --ranks");
   add_features(app, options);
   add_between_nodes(app, options);
   app.add_option(
@@ -205,6 +228,7 @@ void check_device(const Options& options) {
 
 void finish_options(Options& options) {
   check_device(options);
+  read_split(options);
   check_topology(options);
   options.routing = parse_routing(options.routing_text);
   check_tokens_per_rank(options);

@@ -26,6 +26,7 @@ struct Options {
   // Each rank has `shape.max_tokens` tokens, unless tokens_per_rank lists another number for it.
   ExchangeConfig shape = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
   std::vector<std::int64_t> tokens_per_rank;
+  std::string split_text;    // "6:2": ranks with tokens, and with experts; empty: all have both
   std::string topology;      // empty: FERRY_TOPOLOGY, or the topology that is found
   double mask_fraction = 0;  // the fraction of top-k entries that are not sent
   std::string routing_text = "uniform";
@@ -59,7 +60,10 @@ struct Options {
   // The largest number of rows that a token can have.
   int entries() const noexcept { return shape.top_k + shape.shared.num_experts; }
   // The number of ranks that hold routed experts.
-  int expert_ranks() const noexcept { return ranks - shape.shared.num_ranks; }
+  int expert_ranks() const noexcept {
+    return shape.expert_ranks.empty() ? ranks - shape.shared.num_ranks
+                                      : static_cast<int>(shape.expert_ranks.size());
+  }
   GroupOptions group_options() const { return {.topology = topology}; }
 };
 

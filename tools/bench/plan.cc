@@ -108,7 +108,10 @@ void count_rows(Plan& plan) {
 
 std::vector<std::int64_t> resolve_tokens(const Options& options, std::int64_t tokens) {
   if (!options.tokens_per_rank.empty()) return options.tokens_per_rank;
-  return std::vector<std::int64_t>(static_cast<std::size_t>(options.ranks), tokens);
+  std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(options.ranks), tokens);
+  const std::size_t sources = options.shape.token_ranks.size();  // the first ranks
+  if (sources > 0) std::fill(of_ranks.begin() + sources, of_ranks.end(), 0);
+  return of_ranks;
 }
 
 // Checks that this machine has enough memory for tokens, results, ids, and rows in their slots with

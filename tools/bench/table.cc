@@ -47,6 +47,9 @@ std::string features_text(const Options& options) {
                     options.shape.shared.num_experts == 1 ? "" : "s",
                     options.shape.shared.num_ranks, options.shape.shared.num_ranks == 1 ? "" : "s");
   }
+  if (!options.split_text.empty())
+    text += fmt::format(", tokens on {} ranks and experts on {}", options.shape.token_ranks.size(),
+                        options.shape.expert_ranks.size());
   if (options.mask_fraction > 0)
     text += fmt::format(", {} of entries masked", options.mask_fraction);
   if (options.shape.algorithm != Algorithm::kAuto)

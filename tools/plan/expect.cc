@@ -12,6 +12,7 @@
 #include "tools/json_limits.h"
 #include "tools/plan/machine_json.h"
 #include "tools/plan/routing.h"
+#include "tools/plan/split.h"
 #include "tools/refuse.h"
 #include "traffic/ranking.h"
 
@@ -52,6 +53,8 @@ Workload workload_of_bench(const json& bench) {
   Workload workload;
   ExchangeConfig& shape = workload.exchange;
   shape.max_tokens = options.at("tokens");
+  if (const std::string split = options.value("split", ""); !split.empty())
+    set_roles(parse_splits(split, 0).front(), shape);
   shape.hidden = options.at("hidden");
   shape.top_k = options.at("top_k");
   shape.num_experts = options.at("experts");

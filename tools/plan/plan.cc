@@ -18,6 +18,7 @@
 #include "tools/plan/options.h"
 #include "tools/plan/report.h"
 #include "tools/plan/routing.h"
+#include "tools/plan/split.h"
 #include "tools/plan/sweep.h"
 #include "tools/refuse.h"
 #include "tools/shape_options.h"
@@ -33,8 +34,10 @@ struct PlanArguments {
   PlanRequest request;
   std::string routing = "uniform";  // in the form that routing.h describes
   std::string sweep;                // in the form that sweep.h describes
-  std::string expect;               // a file with the output of `ferry bench --json`
-  std::string report;               // the file name of an HTML page
+  std::string split;                // in the form that split.h describes
+  SplitCosts split_costs;
+  std::string expect;  // a file with the output of `ferry bench --json`
+  std::string report;  // the file name of an HTML page
   double within_percent = 10;
   bool explain = false, json = false, csv = false, list = false;
 };
@@ -107,6 +110,20 @@ void print_plans(const PlanArguments& options) {
   std::cout << text << std::flush;
 }
 
+void print_splits(const PlanArguments& options) {
+  const PlanRequest& request = options.request;
+  const int ranks = request.ep > 0 ? request.ep : read_machine(request.machine).tree.num_ranks();
+  std::vector<PlannedSplit> planned;
+  for (const Split& split : parse_splits(options.split, ranks)) {
+    PlanRequest divided = request;
+    divided.ep = split.token_ranks + split.expert_ranks;
+    set_roles(split, divided.workload.exchange);
+    planned.push_back(planned_split(split, plan_point(options, divided), options.split_costs));
+  }
+  std::cout << (options.json ? split_json(planned).dump() + "\n" : split_text(planned))
+            << std::flush;
+}
+
 // A picture cannot distinguish the links of more ranks than these.
 constexpr int kMostDrawn = 64;
 
@@ -134,7 +151,7 @@ int run(const PlanArguments& options) {
                                   options.sweep);
     write_report(options);
   }
-  print_plans(options);
+  options.split.empty() ? print_plans(options) : print_splits(options);
   return 0;
 }
 
@@ -165,6 +182,23 @@ void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--compute-us", parallel.compute_us, "Of an MoE layer and micro-batch, alone")
       ->check(CLI::Range(0.0, 1e9));
+}
+
+void add_split(CLI::App& app, PlanArguments& options) {
+  CLI::Option* const split = app.add_option(
+      "--split", options.split,
+      "Ranks with tokens and ranks with experts: 12:4,8:8, or all divisions of the ranks. --tokens "
+      "are those of a rank with tokens");
+  app.add_option("--attention-us", options.split_costs.attention_us,
+                 "Of a layer's attention on a rank with tokens, with --split")
+      ->check(CLI::Range(0.0, 1e9))
+      ->needs(split);
+  app.add_option("--expert-row-ns", options.split_costs.expert_row_ns,
+                 "Of a row on a rank with experts, with --split")
+      ->check(CLI::Range(0.0, 1e9))
+      ->needs(split);
+  for (const char* const other : {"--sweep", "--expect", "--report", "--csv", "--explain"})
+    split->excludes(other);
 }
 
 // Adds the options for sweeps, comparisons and forms of the output.
@@ -223,6 +257,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   add_outputs(*verb, *options);
+  add_split(*verb, *options);
   verb->callback([verb, options, &exit_code] {
     try {
       set_model(*verb, options->request);

@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "base/limits.h"
-#include "exchange/setup/roles.h"
 #include "exchange/setup/setup.h"
+#include "routing/roles.h"
 #include "traffic/choose.h"
 
 namespace ferry::internal {
@@ -137,7 +137,6 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   check_wires(c);
   check_shared(c, num_ranks / c.tp_size);
   check_replicas(c);
-  check_roles(c, num_ranks / c.tp_size);
   const int num_sources = num_token_ranks(c, num_ranks / c.tp_size) * c.tp_size;
   if (c.layout == Layout::kPadded && c.expert_capacity == 0)
     c.expert_capacity = std::max<std::int64_t>(1, c.max_tokens * num_sources);

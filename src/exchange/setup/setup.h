@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/round_up.h"
-#include "exchange/setup/roles.h"
 #include "ferry/exchange.h"
 #include "ferry/topology.h"
 #include "kernels/kernels.h"
@@ -17,6 +16,7 @@
 #include "memory/window_layout.h"
 #include "routing/active_set.h"
 #include "routing/placement.h"
+#include "routing/roles.h"
 #include "routing/route.h"
 
 namespace ferry::internal {

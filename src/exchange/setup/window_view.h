@@ -8,9 +8,9 @@
 #include <span>
 
 #include "exchange/setup/record.h"
-#include "exchange/setup/roles.h"
 #include "memory/segment.h"
 #include "memory/window_layout.h"
+#include "routing/roles.h"
 
 namespace ferry::internal {
 

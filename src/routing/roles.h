@@ -12,8 +12,7 @@
 namespace ferry::internal {
 
 // Throws Error(kInvalidArgument) if token_ranks or expert_ranks are not distinct ranks of a domain
-// of `domain_ranks`, or an owner of experts is not in expert_ranks. `config` has valid numbers of
-// experts.
+// of `domain_ranks`, or an owner of experts is not in expert_ranks.
 void check_roles(const ExchangeConfig& config, int domain_ranks);
 
 // Ranks of a domain that dispatch tokens.

@@ -1,4 +1,4 @@
-#include "exchange/setup/roles.h"
+#include "routing/roles.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,8 @@ namespace ferry::internal {
 
 namespace {
 
-void check_ranks(const char* name, const std::vector<int>& ranks, int domain_ranks) {
+// Returns which ranks of the domain are in the list.
+std::vector<bool> checked(const char* name, const std::vector<int>& ranks, int domain_ranks) {
   std::vector<bool> seen(std::max(domain_ranks, 0));
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int rank = ranks[i];
@@ -23,27 +24,25 @@ void check_ranks(const char* name, const std::vector<int>& ranks, int domain_ran
     }
     seen[rank] = true;
   }
-}
-
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::ranges::find(ranks, rank) != ranks.end();
+  return seen;
 }
 
 }  // namespace
 
 void check_roles(const ExchangeConfig& config, int domain_ranks) {
-  check_ranks("token_ranks", config.token_ranks, domain_ranks);
+  checked("token_ranks", config.token_ranks, domain_ranks);
   const std::vector<int>& owners = config.expert_ranks;
-  check_ranks("expert_ranks", owners, domain_ranks);
+  const std::vector<bool> owns = checked("expert_ranks", owners, domain_ranks);
   if (owners.empty()) return;
   for (std::size_t expert = 0; expert < config.expert_rank.size(); ++expert) {
-    if (contains(owners, config.expert_rank[expert])) continue;
+    const int owner = config.expert_rank[expert];
+    if (owner < 0 || owner >= domain_ranks || owns[owner]) continue;  // ExpertMap checks the range
     throw Error(Code::kInvalidArgument,
                 fmt::format("expert_rank[{}] is {}, which is not in expert_ranks [{}]", expert,
-                            config.expert_rank[expert], fmt::join(owners, ", ")));
+                            owner, fmt::join(owners, ", ")));
   }
-  for (int rank = 0; rank < config.shared.num_ranks; ++rank) {
-    if (contains(owners, rank)) continue;
+  for (int rank = 0; rank < std::min(config.shared.num_ranks, domain_ranks); ++rank) {
+    if (owns[rank]) continue;
     throw Error(Code::kInvalidArgument,
                 fmt::format("shared.num_ranks is {}: rank {} has a shared expert and is not in "
                             "expert_ranks [{}]",
@@ -62,14 +61,15 @@ SegmentPlaces::SegmentPlaces(const ExchangeConfig& config, const ExpertMap& map,
   struct Counts {
     int ranks = 0, windows = 0, row_lists = 0;
   };
+  std::vector<bool> has_tokens(map.num_members(), config.token_ranks.empty());
+  for (const int member : config.token_ranks) has_tokens[member] = true;
   std::vector<Counts> nodes(std::ranges::max(node_of) + 1);
   for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
     Counts& counts = nodes[node_of[rank]];
     const int member = static_cast<int>(rank) / config.tp_size;
     ++counts.ranks;
     if (map.num_local(member) > 0) windows[rank] = counts.windows++;
-    if (config.token_ranks.empty() || contains(config.token_ranks, member))
-      row_lists[rank] = counts.row_lists++;
+    if (has_tokens[member]) row_lists[rank] = counts.row_lists++;
   }
   for (const Counts& counts : nodes) {
     node_ranks = std::max(node_ranks, counts.ranks);

@@ -1,0 +1,51 @@
+// `ferry plan --split`: how many ranks with experts for how many ranks with tokens
+// (docs/attention_and_experts.md).
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/plan/options.h"
+
+namespace ferry::tools {
+
+// Times of the two parts of a model, without communication.
+struct SplitCosts {
+  double attention_us = 0;   // of a rank with tokens, for its tokens in one layer
+  double expert_row_ns = 0;  // of a rank with experts, for one row
+};
+
+// A division of the ranks: first those with tokens, then those with experts.
+struct Split {
+  int token_ranks = 0, expert_ranks = 0;
+};
+
+struct PlannedSplit {
+  Split split;
+  PlannedPoint point;
+  double rows = 0;           // of an expert rank, on average
+  double experts_us = 0;     // of an expert rank, for its rows
+  double layer_us = 0;       // attention, dispatch, experts and combine, one after the other
+  double overlapped_us = 0;  // the longest of the four: micro-batches are in all of them
+  double tokens_per_us = 0;  // of all ranks, divided by their number
+  WindowBytes token_rank = {}, expert_rank = {};
+};
+
+// Reads "12:4,8:8", or "all": every division of `num_ranks`. Throws std::invalid_argument.
+std::vector<Split> parse_splits(const std::string& text, int num_ranks);
+
+// Sets token_ranks and expert_ranks.
+void set_roles(const Split& split, ExchangeConfig& exchange);
+
+// Plans one division. `point` is the plan of its machine and exchange.
+PlannedSplit planned_split(const Split& split, PlannedPoint point, const SplitCosts& costs);
+
+// The division with the most tokens per time and rank: of micro-batches that overlap if there are
+// several of them. Among equal ones the first.
+std::size_t best_split(const std::vector<PlannedSplit>& splits);
+
+std::string split_text(const std::vector<PlannedSplit>& splits);
+nlohmann::ordered_json split_json(const std::vector<PlannedSplit>& splits);
+
+}  // namespace ferry::tools
