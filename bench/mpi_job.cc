@@ -41,8 +41,8 @@ Job::Job(const Options& options)
   const std::vector<double> shares =
       expert_shares(routing, options.shape.num_experts, options.shape.max_tokens, options.seed);
   const Gate gate = gate_of(routing, options.shape.top_k, options.top_groups);
-  const Choices choices =
-      choose_experts(shares, options.shape.max_tokens, gate, options.seed, rank);
+  Choices choices = choose_experts(shares, options.shape.max_tokens, gate, options.seed, rank);
+  replay(routing, gate, options.shape.num_experts, rank, choices);
   experts.assign(choices.topk_ids.begin(), choices.topk_ids.end());
   weights = choices.topk_weights;
   tokens = Rows(num_tokens, row_bytes);

@@ -15,7 +15,7 @@ from ferry.__main__ import NATIVE
 ROOT = Path(__file__).resolve().parents[2]
 FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [*map(ROOT.joinpath, FRONT), *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = ("trace record", "trace diff", *NATIVE, "plot", "compare")
+COMMANDS = ("trace record", "trace diff", "trace routing", *NATIVE, "plot", "compare")
 MODULES = r"python3? -m (ferry[\w.]*)"
 
 

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
+
+#include "tools/bench/router_trace.h"
 
 namespace ferry::bench {
 namespace {
@@ -204,7 +207,33 @@ TEST(BenchRouting, UnknownTextIsNamed) {
     EXPECT_NE(error_of([&] { parse_routing(text); }), "") << text;
   }
   EXPECT_EQ(parse_routing("load:a:b").file, "a:b");
+  EXPECT_EQ(parse_routing("ids:a.npy:3").layer, 3);
   EXPECT_EQ(parse_routing("load:a:b:7").layer, 7);
+}
+
+// Two tokens of three layers, top-k 2.
+TEST(BenchRouting, IdsOfARouterTraceAreTakenInTurn) {
+  const std::string file = testing::TempDir() + "router_trace.npy";
+  write_router_trace(file, {0, 1, 2, 3, 4, 5, 6, 7, 0, 2, 1, -1}, 3, 2);
+  EXPECT_EQ(router_ids(file, 0, 2, 8), (std::vector<int>{0, 1, 6, 7}));
+  EXPECT_EQ(router_ids(file, 2, 2, 8), (std::vector<int>{4, 5, 1, -1}));
+  const RoutingSpec spec = parse_routing("ids:" + file + ":1");
+  const std::vector<double> shares = expert_shares(spec, 8, 128, 1);
+  Choices choices = choose_experts(shares, 3, 2, 1, 0);
+  replay(spec, 2, 8, 0, choices);
+  EXPECT_EQ(choices.topk_ids, (std::vector<std::int64_t>{2, 3, 0, 2, 2, 3}));
+  replay(spec, 2, 8, 1, choices);
+  EXPECT_EQ(choices.topk_ids, (std::vector<std::int64_t>{0, 2, 2, 3, 0, 2}));
+  const auto error = [&](int layer, int top_k, int experts) {
+    return error_of([&] { router_ids(file, layer, top_k, experts); });
+  };
+  EXPECT_NE(error(3, 2, 8).find("layer 3 of"), std::string::npos);
+  EXPECT_NE(error(0, 4, 8).find("has top-k 2, but --top-k is 4"), std::string::npos);
+  EXPECT_NE(error(0, 2, 7).find("id 7 at token 1, layer 0, k 1"), std::string::npos);
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 4);
+  EXPECT_NE(error(0, 2, 8).find("has 44 bytes of ids, need 48"), std::string::npos);
+  std::filesystem::resize_file(file, 9);
+  EXPECT_NE(error(0, 2, 8).find("is no .npy file"), std::string::npos);
 }
 
 }  // namespace

@@ -16,7 +16,9 @@
 
 #include "exchange/trace/trace_file.h"
 #include "ferry/exchange.h"
+#include "tools/bench/router_trace.h"
 #include "tools/trace/difference.h"
+#include "tools/trace/recorded_ids.h"
 #include "tools/trace/run_files.h"
 
 namespace ferry::tools {
@@ -254,6 +256,21 @@ TEST_F(Trace, AFileThatCannotBeWrittenIsRefusedOnAllRanks) {
     }
   });
   unsetenv("FERRY_TRACE");
+}
+
+TEST_F(Trace, IdsOfARunAreARouterTrace) {
+  const RecordedIds recorded = recorded_ids(files_of_run(record({})), kLayers);
+  const std::string file = folder_ + "/ids.npy";
+  bench::write_router_trace(file, recorded.ids, kLayers, recorded.top_k);
+  std::vector<int> expected;  // of a layer: three rounds of each rank
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int round = 0; round < 3; ++round) {
+      const Step step = make_step(rank, 1, round);
+      expected.insert(expected.end(), step.ids.begin(), step.ids.end());
+    }
+  }
+  EXPECT_EQ(bench::router_ids(file, 1, kTopK, kExperts), expected);
+  EXPECT_THROW(recorded_ids(files_of_run(record({})), 4), std::invalid_argument);  // 6 dispatches
 }
 
 TEST_F(Trace, WhatIsNoTraceIsRefused) {

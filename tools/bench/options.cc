@@ -119,6 +119,8 @@ void add_features(CLI::App& app, Options& options) {
 
 void check_rebalance(Options& options) {
   if (!options.rebalance) return;
+  if (options.routing_text.starts_with("ids:"))
+    refuse("--rebalance needs a routing with loads: not {}", options.routing_text);
   if (!options.sweep_text.empty() || options.traced())
     refuse("--rebalance measures one shape three times: not with --sweep, --trace or --report");
   if (options.check && (!options.topology.empty() || options.mode == Mode::kEnvironment))
@@ -191,6 +193,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option(
          "--routing", options.routing_text,
          "uniform | zipf:S | real | load:FILE[:LAYER] (without LAYER: the one of median skew) | "
+         "ids:FILE[:LAYER], a .npy of [tokens, layers, top_k] | "
          "groups:G")
       ->capture_default_str();
   app.add_option("--top-groups", options.top_groups, "Groups that a token's experts are in")

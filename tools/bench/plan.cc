@@ -28,8 +28,9 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
   const Gate gate = gate_of(options.routing, options.shape.top_k, options.top_groups);
   std::vector<internal::RankInput> inputs(tokens.size());
   for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
-    Choices choices =
-        choose_experts(shares, tokens[rank], gate, options.seed, static_cast<int>(rank));
+    const int number = static_cast<int>(rank);
+    Choices choices = choose_experts(shares, tokens[rank], gate, options.seed, number);
+    replay(options.routing, gate, options.shape.num_experts, number, choices);
     inputs[rank].num_tokens = tokens[rank];
     inputs[rank].topk_ids = std::move(choices.topk_ids);
     inputs[rank].topk_weights = std::move(choices.topk_weights);
@@ -43,7 +44,9 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
 std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int num_experts) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
   for (const internal::RankInput& input : inputs) {
-    for (const std::int64_t expert : input.topk_ids) ++counts[static_cast<std::size_t>(expert)];
+    for (const std::int64_t expert : input.topk_ids) {
+      if (expert >= 0) ++counts[static_cast<std::size_t>(expert)];
+    }
   }
   return std::max<std::int64_t>(1, *std::max_element(counts.begin(), counts.end()));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tools/bench/real_skew.h"
+#include "tools/bench/router_trace.h"
 
 namespace ferry::bench {
 namespace {
@@ -119,8 +120,8 @@ bool parse_number(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-RoutingSpec parse_load(std::string_view rest) {
-  RoutingSpec spec{.kind = RoutingSpec::Kind::kLoad, .file = std::string(rest)};
+RoutingSpec parse_file(RoutingSpec::Kind kind, std::string_view name, std::string_view rest) {
+  RoutingSpec spec{.kind = kind, .file = std::string(rest)};
   const std::size_t colon = rest.rfind(':');
   int layer = 0;
   if (colon != std::string_view::npos && parse_number(rest.substr(colon + 1), layer) &&
@@ -128,7 +129,7 @@ RoutingSpec parse_load(std::string_view rest) {
     spec.file = std::string(rest.substr(0, colon));
     spec.layer = layer;
   }
-  if (spec.file.empty()) refuse("--routing load: needs a file, load:FILE[:LAYER]");
+  if (spec.file.empty()) refuse("--routing {0}: needs a file, {0}:FILE[:LAYER]", name);
   return spec;
 }
 
@@ -137,7 +138,9 @@ RoutingSpec parse_load(std::string_view rest) {
 RoutingSpec parse_routing(std::string_view text) {
   if (text == "uniform") return {};
   if (text == "real") return {.kind = RoutingSpec::Kind::kReal};
-  if (text.starts_with("load:")) return parse_load(text.substr(5));
+  if (text.starts_with("load:"))
+    return parse_file(RoutingSpec::Kind::kLoad, "load", text.substr(5));
+  if (text.starts_with("ids:")) return parse_file(RoutingSpec::Kind::kIds, "ids", text.substr(4));
   if (text.starts_with("groups:")) {
     RoutingSpec spec{.kind = RoutingSpec::Kind::kGroups};
     if (parse_number(text.substr(7), spec.groups) && spec.groups >= 1) return spec;
@@ -149,7 +152,10 @@ RoutingSpec parse_routing(std::string_view text) {
       refuse("--routing {}: the exponent must be a number from 0 to 10", text);
     return {.kind = RoutingSpec::Kind::kZipf, .exponent = exponent};
   }
-  refuse("--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER], groups:G", text);
+  refuse(
+      "--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER], ids:FILE[:LAYER], "
+      "groups:G",
+      text);
 }
 
 std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std::int64_t tokens,
@@ -157,6 +163,7 @@ std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std:
   std::vector<double> shares(static_cast<std::size_t>(num_experts), 1.0);
   switch (spec.kind) {
     case RoutingSpec::Kind::kUniform:
+    case RoutingSpec::Kind::kIds:
     case RoutingSpec::Kind::kGroups: break;
     case RoutingSpec::Kind::kZipf: shares = zipf_shares(spec.exponent, num_experts, seed); break;
     case RoutingSpec::Kind::kReal: shares = real_shares(num_experts, tokens, seed); break;
@@ -203,6 +210,19 @@ Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, c
     }
   }
   return choices;
+}
+
+std::vector<int> ids_of(const RoutingSpec& spec, int top_k, int num_experts) {
+  return router_ids(spec.file, std::max(0, spec.layer), top_k, num_experts);
+}
+
+void replay(const RoutingSpec& spec, const Gate& gate, int num_experts, int rank,
+            Choices& choices) {
+  if (spec.kind != RoutingSpec::Kind::kIds) return;
+  const std::vector<int> ids = ids_of(spec, gate.top_k, num_experts);
+  const std::size_t first = choices.topk_ids.size() * static_cast<std::size_t>(rank);
+  for (std::size_t i = 0; i < choices.topk_ids.size(); ++i)
+    choices.topk_ids[i] = ids[(first + i) % ids.size()];
 }
 
 }  // namespace ferry::bench

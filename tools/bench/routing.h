@@ -14,15 +14,15 @@ namespace ferry::bench {
 using tools::refuse;
 
 struct RoutingSpec {
-  enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad, kGroups };
+  enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad, kGroups, kIds };
   Kind kind = Kind::kUniform;
   double exponent = 0;    // kZipf: the i-th most popular expert has popularity 1 / i^exponent
-  std::string file = {};  // kLoad
-  int layer = -1;         // kLoad; -1: the layer of median skew
+  std::string file = {};  // kLoad, kIds
+  int layer = -1;         // kLoad: -1 is the layer of median skew; kIds: -1 is 0
   int groups = 1;         // kGroups: uniform within the groups of Gate
 };
 
-// Reads "uniform", "zipf:S", "real", "load:FILE[:LAYER]" or "groups:G". Throws
+// Reads "uniform", "zipf:S", "real", "load:FILE[:LAYER]", "ids:FILE[:LAYER]" or "groups:G". Throws
 // std::invalid_argument with the text.
 RoutingSpec parse_routing(std::string_view text);
 
@@ -81,5 +81,13 @@ Gate gate_of(const RoutingSpec& spec, int top_k, int top_groups) noexcept;
 // experts.
 Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, const Gate& gate,
                        std::uint64_t seed, int rank);
+
+// The ids of a router trace (router_trace.h) of kIds, [tokens, top_k].
+std::vector<int> ids_of(const RoutingSpec& spec, int top_k, int num_experts);
+
+// Replaces the experts that were drawn for a rank by those of the trace, where the routing is kIds.
+// The ranks take the tokens of the trace in turn, the first for rank 0, and again from its begin
+// when all were taken. Ranks with different numbers of tokens may take some of them twice.
+void replay(const RoutingSpec& spec, const Gate& gate, int num_experts, int rank, Choices& choices);
 
 }  // namespace ferry::bench

@@ -251,7 +251,7 @@ void add_plan(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--routing", options->routing,
           "uniform, limited:M/G (experts of M of G groups), a file .json of loads, or zipf:S, "
-          "real, load:FILE[:LAYER] as `ferry bench` has them")
+          "real, load:FILE[:LAYER], ids:FILE[:LAYER] as `ferry bench` has them")
       ->capture_default_str();
   verb->add_option("--chunks", request.options.chunks, "Pieces of a message")
       ->check(CLI::Range(1, 4096))

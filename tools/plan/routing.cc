@@ -50,14 +50,18 @@ void set_routing(const std::string& text, std::uint64_t seed, Workload& workload
   if (text.starts_with("groups:"))
     refuse("--routing: '{}' is planned as limited:M/G, M of G groups", text);
   const std::string_view name = std::string_view(text).substr(0, text.find(':'));
-  constexpr std::array kNames = {"uniform", "limited", "zipf", "real", "load"};
+  constexpr std::array kNames = {"uniform", "limited", "zipf", "real", "load", "ids"};
   if (std::ranges::count(kNames, name) == 0)
     refuse(
         "--routing: '{}' is none of uniform, limited:M/G, zipf:S, real, load:FILE[:LAYER], "
-        "FILE.json{}",
+        "ids:FILE[:LAYER], FILE.json{}",
         text, internal::nearest_name(name, {kNames.begin(), kNames.end()}));
   const bench::RoutingSpec spec = bench::parse_routing(text);
   const ExchangeConfig& shape = workload.exchange;
+  if (spec.kind == bench::RoutingSpec::Kind::kIds) {
+    workload.ids = bench::ids_of(spec, shape.top_k, shape.num_experts);
+    return;
+  }
   workload.loads = bench::expert_shares(spec, shape.num_experts, shape.max_tokens, seed);
 }
 

@@ -10,8 +10,8 @@
 namespace ferry::tools {
 
 // Accepts "uniform", "limited:M/G" (the experts of a token are in M of G groups), a .json file with
-// a list of loads, or one of "zipf:S", "real" and "load:FILE[:LAYER]", which mean the same as in
-// `ferry bench --routing` with its seed. Throws std::invalid_argument.
+// a list of loads, or one of "zipf:S", "real", "load:FILE[:LAYER]" and "ids:FILE[:LAYER]", which
+// mean the same as in `ferry bench --routing` with its seed. Throws std::invalid_argument.
 void set_routing(const std::string& text, std::uint64_t seed, Workload& workload);
 
 }  // namespace ferry::tools

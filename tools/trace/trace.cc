@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -13,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "tools/bench/router_trace.h"
 #include "tools/commands.h"
 #include "tools/refuse.h"
 #include "tools/trace/difference.h"
+#include "tools/trace/recorded_ids.h"
 #include "tools/trace/run_files.h"
 
 namespace ferry::tools {
@@ -38,9 +41,18 @@ which a rank makes them, operations from 1 in each exchange.
 
 Exit code: 0 if the runs are equal, 1 if they differ, 2 if they cannot be compared.)";
 
+constexpr const char* kRoutingFooter =
+    R"(Writes the experts that the routers of a recorded run chose, [tokens, layers, top_k] int32,
+as engines return them for replay; -1 where nothing was sent. The dispatches of a rank are its
+layers in turn. Tokens are in the order of the ranks, and of the steps of a rank.
+
+  ferry trace routing a --layers 3 --out ids.npy
+  ferry bench --routing ids:ids.npy:1 ...)";
+
 struct TraceOptions {
-  std::string out = "ferry.trace", a, b;
+  std::string out = "ferry.trace", a, b, ids;
   int from = 0;
+  std::int64_t layers = 1;
 };
 
 int record(const TraceOptions& options, const std::vector<std::string>& program) {
@@ -59,6 +71,12 @@ int diff(const TraceOptions& options) {
   const RunDifference difference = compare_runs(files_of_run(options.a), files_of_run(options.b));
   std::cout << text_of(difference);
   return difference.ranks.empty() ? 0 : 1;
+}
+
+int routing(const TraceOptions& options) {
+  const RecordedIds recorded = recorded_ids(files_of_run(options.a), options.layers);
+  bench::write_router_trace(options.ids, recorded.ids, options.layers, recorded.top_k);
+  return 0;
 }
 
 // Sets `exit_code` to what `run` returns, or to that of a wrong command line.
@@ -93,6 +111,14 @@ void add_trace(CLI::App& app, const std::vector<std::string>& program, int& exit
   comparing->add_option("A", options->a, "The name of a run")->required();
   comparing->add_option("B", options->b, "The name of another")->required();
   comparing->callback(guarded(exit_code, [options] { return diff(*options); }));
+  CLI::App* const choosing = verb->add_subcommand("routing", "Writes the router trace of a run");
+  choosing->footer(kRoutingFooter);
+  choosing->add_option("RUN", options->a, "The name of a run")->required();
+  choosing->add_option("--layers", options->layers, "MoE layers, each with a dispatch in turn")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  choosing->add_option("--out", options->ids, "The .npy file")->required();
+  choosing->callback(guarded(exit_code, [options] { return routing(*options); }));
 }
 
 }  // namespace ferry::tools
