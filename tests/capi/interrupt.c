@@ -1,5 +1,6 @@
 // A C program whose signal handler ends waits of ferry long before their deadline: a barrier that
 // one of two ranks enters, and a meeting to which the other rank does not come.
+#define _DEFAULT_SOURCE  // usleep and kill are no part of standard C
 #include <ferry/ferry.h>
 #include <pthread.h>
 #include <signal.h>
