@@ -55,7 +55,7 @@ def run(group):
 
 
 if __name__ == "__main__":
-    if "FERRY_ADDR" in os.environ:  # a launcher made the ranks
+    if "WORLD_SIZE" in os.environ:  # `ferry launch` or torchrun made the ranks
         with ferry.init() as group:
             print(run(group))
             group.barrier()

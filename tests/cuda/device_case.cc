@@ -320,7 +320,7 @@ std::vector<std::int64_t> masked_ids(const RankInput& input, int top_k) {
 }
 
 Scenario cuda_scenario(int num_ranks, std::uint64_t seed) {
-  ScenarioLimits limits;
+  ScenarioLimits limits{.roles = false};
   limits.adjust = strip_config;
   Scenario scenario = make_scenario(num_ranks, seed, limits);
   Random random(seed, 77);

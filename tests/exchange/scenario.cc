@@ -264,7 +264,7 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   scenario.config = draw_config(nodes, scenario.plain, limits, random);
   if (limits.adjust) limits.adjust(scenario.config);
   Random roles(seed, stream + 2);
-  if (roles.one_in(2)) draw_roles(scenario.num_ranks, scenario.config, roles);
+  if (limits.roles && roles.one_in(2)) draw_roles(scenario.num_ranks, scenario.config, roles);
   Random rare(seed, stream + 1);  // a stream of its own: the other scenarios stay what they were
   if (limits.many_experts && rare.one_in(10))
     make_experts_many(scenario.num_ranks, scenario.config, rare);

@@ -22,6 +22,7 @@ struct ScenarioLimits {
   std::int64_t max_hidden = 300;
   bool wide_rows = true;     // now and then a few rows of thousands of elements
   bool many_experts = true;  // now and then thousands of experts
+  bool roles = true;         // half of the scenarios have token_ranks or expert_ranks
   // The active ranks of the rounds are a sequence (scenario_sets.h), mostly without combines.
   bool sequence = false;
   std::function<void(ExchangeConfig&)> adjust = {};  // what was drawn, before inputs are

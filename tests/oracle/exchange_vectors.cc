@@ -24,7 +24,8 @@ const ScenarioLimits kLimits{.max_rounds = 2,
                              .max_tokens = 12,
                              .max_hidden = 140,
                              .wide_rows = false,
-                             .many_experts = false};
+                             .many_experts = false,
+                             .roles = false};  // the vectors are older than roles
 
 void add_inputs(CaseDigests& cases, const ExchangeConfig& config,
                 const std::vector<RankInput>& inputs) {
