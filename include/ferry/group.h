@@ -116,7 +116,8 @@ class FERRY_EXPORT Group {
   [[nodiscard]] Status survive(std::chrono::nanoseconds deadline = {}) noexcept;
 
   // Leaves the group. Local, returns at once. Ranks that later wait for this one get kPeerLost at
-  // once. Received rows and handles stay valid. The last copy's destructor does the same.
+  // once. Received rows and handles stay valid. The last copy's destructor does the same. No other
+  // call of this rank may be moving rows if the other ranks may call survive().
   void destroy() noexcept;
 
   // Only for ferry's own modules.

@@ -16,6 +16,7 @@ import hashlib
 import struct
 
 from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
+from ferry.views import need_all_ranks
 
 # What a rank sends before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; its call as text,
 # or why it refuses.
@@ -176,6 +177,7 @@ class Exchanges:
 
     def _gather(self, num_tokens, digest, text, counts=b""):
         record = _HEAD.pack(num_tokens, digest, text) + counts.ljust(4 * (self.group.size + 1), b"\0")
+        need_all_ranks(self.group)
         said = self.group.all_gather(record)
         digests = {each[8:24] for each in said}
         if num_tokens != _REFUSED and len(digests) > 1:

@@ -20,6 +20,7 @@ import torch
 
 import ferry
 from ferry import _core
+from ferry.views import need_all_ranks
 
 __all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
            "replicate_experts", "sum_copies", "table_of"]
@@ -193,6 +194,7 @@ def agree(group, check, said):
     """Calls check() on all ranks, and compares `said`, a dict of values by their names, between the ranks. Returns the
     result of check() if it raised on no rank and `said` is equal on all. Collective. Raises what check() raised,
     PeerRejected where it raised on another rank only, and Mismatch."""
+    need_all_ranks(group)
     refusal = found = None
     try:
         found = check()
@@ -334,6 +336,7 @@ class Balancer:
     def begin(self, num_replicas=None, **options):
         """Adds the counts of all ranks since the last begin(), and starts to compute a placement in a thread. `options`
         are num_groups and num_nodes of balance(). Collective."""
+        need_all_ranks(self.group)
         gathered = self.group.all_gather(self._counts.numpy().tobytes())
         of_slots = torch.frombuffer(bytearray(b"".join(gathered)), dtype=torch.int64).tolist()
         self._counts.zero_()

@@ -224,7 +224,8 @@ std::string GroupState::view_is_over() const {
   std::vector<int> lost;
   for (const int rank : survival_.view().members) {
     const bool cut = nodes_.lost[rank].load(std::memory_order_acquire);  // partner: lost()
-    if (departed(rank) || cut || !rendezvous_->alive(rank)) lost.push_back(rank);
+    const bool left = departed(rank) || flags_->has_left(rank);
+    if (left || cut || !rendezvous_->alive(rank)) lost.push_back(rank);
   }
   std::string text = fmt::format("the group is broken: view {} is over", survival_.view().number);
   if (lost.empty()) return text;

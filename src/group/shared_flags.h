@@ -27,7 +27,6 @@ struct alignas(128) GroupSlot {
   static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // bytes of a piece
   std::atomic<std::uint64_t> barrier;
   std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
-  std::atomic<bool> left;                  // the rank has left the group
   std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
   std::atomic<std::uint64_t> barriers[2];  // [view % 2] its barriers before that view
   alignas(128) char report[kReportBytes];
@@ -55,9 +54,10 @@ struct Seat {
 };
 
 // What a rank sends to the others when it gives up: a Code and the culprit, or that it departed.
-// In shared memory the number of the view lies above it.
+// In shared memory the number of the view lies above it, and above that whether the rank has left.
 struct AbortWord {
   static constexpr int kViewShift = 40;
+  static constexpr std::uint64_t kLeft = std::uint64_t{1} << 63;
   static constexpr std::uint64_t kNone = 0;
   static constexpr std::uint64_t kMask = (std::uint64_t{1} << kViewShift) - 1;
   static std::uint64_t make(Code code, int culprit) noexcept {
@@ -101,10 +101,13 @@ class SharedFlags {
   // Acquire: what the rank did before, and its report. Partner: set_abort().
   std::uint64_t abort(int rank) const noexcept {
     const std::uint64_t word = abort_[rank].load(std::memory_order_acquire);
-    if (word >> AbortWord::kViewShift == view_) return word & AbortWord::kMask;
-    // Acquire: partner: set_left().
-    return slots_[rank].left.load(std::memory_order_acquire) ? AbortWord::make(Code::kClosed, rank)
-                                                             : AbortWord::kNone;
+    if ((word & ~AbortWord::kLeft) >> AbortWord::kViewShift == view_)
+      return word & AbortWord::kMask;
+    return word & AbortWord::kLeft ? AbortWord::make(Code::kClosed, rank) : AbortWord::kNone;
+  }
+  // Whether the rank has left the group, in any view. Acquire: partner: set_left().
+  bool has_left(int rank) const noexcept {
+    return (abort_[rank].load(std::memory_order_acquire) & AbortWord::kLeft) != 0;
   }
   // [ranks], to wait for any word of this view.
   const std::atomic<std::uint64_t>* abort_words() const noexcept { return abort_; }
@@ -112,8 +115,11 @@ class SharedFlags {
   bool gave_up(int rank) const noexcept { return AbortWord::gave_up(abort(rank)); }
   // Sets the abort word of a rank. If the rank has one of this view already, that one stays.
   void set_abort(int rank, std::uint64_t word) noexcept;
-  // The rank has left. Its report stays, if it gave up before. Release: partner: abort().
-  void set_left(int rank) noexcept { slots_[rank].left.store(true, std::memory_order_release); }
+  // The rank has left. Its report stays, if it gave up before. Release: partners: abort() and
+  // has_left().
+  void set_left(int rank) noexcept {
+    abort_[rank].fetch_or(AbortWord::kLeft, std::memory_order_release);
+  }
 
   // Decides the seat of a rank in a view, unless it is decided. Returns the seat.
   std::uint64_t decide_seat(int rank, std::uint64_t view, std::uint64_t seat) noexcept;

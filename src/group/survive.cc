@@ -58,6 +58,7 @@ class ViewChange {
   void begin() noexcept;
 
  private:
+  Status find_loss() const noexcept;
   std::vector<int> decide_seats() noexcept;
 
   GroupState& group_;
@@ -94,10 +95,20 @@ Status ViewChange::check() const {
   return {};
 }
 
+// Why the view ends, if this rank sees that a rank died or left; else ok.
+Status ViewChange::find_loss() const noexcept {
+  if (Status death = group_.death_here(); !death.ok()) return death;
+  if (!group_.survival_.loss().ok()) return group_.survival_.loss();
+  for (const int rank : view_.members) {
+    if (group_.flags_->has_left(rank))
+      return {Code::kPeerLost, fmt::format("{} has left the group", group_.name_of(rank)), rank};
+  }
+  return {};
+}
+
 void ViewChange::end() noexcept {
   if (!group_.verdict().ok()) return;
-  const Status death = group_.death_here();
-  const Status& loss = death.ok() ? group_.survival_.loss() : death;
+  const Status loss = find_loss();
   const Code code = loss.ok() ? Code::kBroken : loss.code();
   const int culprit = loss.ok() ? group_.rank_ : loss.culprit();
   const std::string why =
@@ -127,9 +138,9 @@ std::vector<int> ViewChange::decide_seats() noexcept {
   std::vector<int> undecided;
   for (const int rank : view_.members) {
     const GroupSlot& slot = group_.flags_->slot(rank);
-    if (Seat::decided(slot.seat.load(std::memory_order_acquire), next_)) continue;  // their
-    const bool left = slot.left.load(std::memory_order_acquire);  // partners: decide_seat, set_left
-    if (left || !group_.rendezvous_->alive(rank)) {
+    // Acquire: partner: decide_seat().
+    if (Seat::decided(slot.seat.load(std::memory_order_acquire), next_)) continue;
+    if (group_.flags_->has_left(rank) || !group_.rendezvous_->alive(rank)) {
       group_.flags_->decide_seat(rank, next_, Seat::outside(next_));
     } else {
       undecided.push_back(rank);
@@ -141,6 +152,8 @@ std::vector<int> ViewChange::decide_seats() noexcept {
 Status ViewChange::await(CallTime& time) noexcept {
   const std::function<bool()>& interrupted = group_.options_.interrupted;
   while (true) {
+    // Another thread may leave the group. Acquire: partner: leave().
+    if (group_.verdict_.closed.load(std::memory_order_acquire)) return group_.verdict();
     const std::vector<int> undecided = decide_seats();
     if (undecided.empty()) return {};
     const int rank = group_.rank_;

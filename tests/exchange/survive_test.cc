@@ -270,6 +270,26 @@ TEST_P(Survive, WhatTheNextViewRefuses) {
 }
 
 // A rank that lives and does not come is waited for, and named at the deadline.
+// Ranks 0 and 1 leave. Rank 0 has the only shared expert of one exchange. In the other one ranks 0
+// and 1 have shared expert 0, and ranks 2 and 3 have shared expert 1.
+TEST_P(Survive, SharedExpertsThatAreLostAreRefused) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  run_ranks(GetParam(), 6, [](Group group) {
+    ExchangeConfig one = fault_config(), two = one;
+    one.shared = {.num_experts = 1, .num_ranks = 1};
+    two.shared = {.num_experts = 2, .num_ranks = 4};
+    Exchange first(group, one), second(group, two);
+    if (group.rank() < 2) return group.destroy();
+    require_ok(group.survive(), "survive");
+    Received received;
+    for (Exchange* const exchange : {&first, &second}) {
+      require_status(exchange->dispatch({}, received), Code::kInvalidArgument,
+                     {"shared experts", "view 2"}, "a shared expert is lost");
+    }
+    require_ok(group.barrier(), "the group goes on");
+  });
+}
+
 TEST_P(Survive, ALivingRankIsNotLeftBehind) {
   if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(95);

@@ -17,12 +17,14 @@ from functools import partial
 import torch
 
 import ferry
+from ferry.views import need_all_ranks
 
 _NOWHERE = -1  # torch.distributed is not initialised
 
 
 def torch_ranks(group, mesh):
     """Returns for each rank of the group (its rank in torch.distributed or -1, whether it has a mesh). Collective."""
+    need_all_ranks(group)
     said = group.all_gather(struct.pack("qq", _torch_rank(), mesh is not None))
     return [struct.unpack("qq", each) for each in said]
 

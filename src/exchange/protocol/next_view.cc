@@ -5,11 +5,35 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "exchange/protocol/protocol.h"
 
 namespace ferry::internal {
+
+namespace {
+
+// Throws unless each of the members with a shared expert gets the rows of the one that it has: its
+// number follows from its place among these members.
+void check_shared_experts(const SharedExperts& shared, const std::vector<int>& members) {
+  if (shared.num_experts == 0) return;
+  std::vector<int> holders;
+  std::ranges::copy_if(members, std::back_inserter(holders),
+                       [&](int rank) { return rank < shared.num_ranks; });
+  const int before = shared.num_ranks / shared.num_experts;
+  const int now = static_cast<int>(holders.size()) / shared.num_experts;
+  bool kept = now > 0;
+  for (std::size_t place = 0; place < holders.size() && kept; ++place)
+    kept = holders[place] / before == static_cast<int>(place) / now;
+  if (!kept)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("the {} shared experts lie on ranks 0 to {}, and those that remain of "
+                            "these, [{}], do not have each of them equally often",
+                            shared.num_experts, shared.num_ranks - 1, fmt::join(holders, ", ")));
+}
+
+}  // namespace
 
 // Relaxed: published by the seat of this rank in the view. Partner: take_members().
 void Protocol::prepare(std::uint64_t next) noexcept {
@@ -22,11 +46,12 @@ void Protocol::renew(const View& view) noexcept {
   in_flight_.clear();
   early_.clear();
   of_view_.unfit = take_members(view);
+  of_view_.before = issued_;
   if (!of_view_.unfit.ok()) return;
   active_ = last_.set = of_view_.ranks;
   set_known_ = true;
   refused_alone_ = 0;
-  last_.number = read_through_ = of_view_.before = issued_;
+  last_.number = read_through_ = issued_;
   ControlFlags& mine = view_.control(setup_.rank);
   raise(mine.progress, progress_of(issued_, Stage::kDelivered));
   raise(mine.read_through, issued_);
@@ -52,6 +77,7 @@ Status Protocol::take_members(const View& view) {
   try {
     const bool everybody = std::ssize(view.members) == view_.num_ranks();
     of_view_.ranks = everybody ? setup_.everybody : setup_.active_set(view.members);
+    check_shared_experts(setup_.config.shared, view.members);
     return {};
   } catch (const Error& error) {
     return {Code::kInvalidArgument,
