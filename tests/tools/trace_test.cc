@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -139,6 +140,16 @@ class Trace : public testing::Test {
 TEST_F(Trace, EqualRunsAreEqual) {
   // Of each layer the settings, and four halves in each of three rounds.
   EXPECT_EQ(diff(record({}), record({})), "equal: 104 records of 4 ranks\n");
+}
+
+TEST_F(Trace, ARankThatOneRunLacksIsNamed) {
+  std::map<int, std::string> a = files_of_run(record({})), b = a;
+  b.erase(2);
+  const RunDifference difference = compare_runs(a, b);
+  EXPECT_TRUE(difference.lacks_ranks);
+  EXPECT_THAT(text_of(difference), HasSubstr("ranks only in A: 2"));
+  EXPECT_THAT(text_of(difference), HasSubstr("of 3 ranks, those that both runs have"));
+  EXPECT_THROW(compare_runs(a, {}), std::invalid_argument);
 }
 
 TEST_F(Trace, OneWeightOfOneTokenIsNamed) {

@@ -78,6 +78,7 @@ void read_split(Options& options) {
   if (options.mode == Mode::kEnvironment && tokens + experts != options.ranks)
     refuse("--split: '{}' has {} ranks, the launcher started {}", options.split_text,
            tokens + experts, options.ranks);
+  options.split_text = fmt::format("{}:{}", tokens, experts);
   options.ranks = tokens + experts;
   for (int rank = 0; rank < options.ranks; ++rank)
     (rank < tokens ? options.shape.token_ranks : options.shape.expert_ranks).push_back(rank);

@@ -33,7 +33,7 @@ std::string bytes_of(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream text;
   text << stream.rdbuf();
-  if (!stream) refuse("--routing ids: cannot read '{}'", file);
+  if (!stream || !text) refuse("--routing ids: cannot read '{}'", file);
   return std::move(text).str();
 }
 

@@ -99,6 +99,7 @@ PlannedSplit planned_split(const Split& split, PlannedPoint point, const SplitCo
   const bool overlaps = planned.point.workload.parallel.micro_batches > 1;
   const double us = overlaps ? planned.overlapped_us : planned.layer_us;
   planned.tokens_per_us = us > 0 ? tokens / us / num_ranks : 0;
+  if (planned.point.plan.window.worst == 0) return planned;  // the exchange is refused, by a note
   planned.token_rank = window_bytes(exchange, num_ranks, 0);
   planned.expert_rank = window_bytes(exchange, num_ranks, split.token_ranks);
   return planned;

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "tools/refuse.h"
 #include "tools/trace/run_files.h"
 
 namespace ferry::tools {
@@ -227,10 +228,12 @@ RunDifference compare_runs(const std::map<int, std::string>& a,
     if (!a.contains(rank)) only[1].push_back(std::to_string(rank));
   }
   for (int run = 0; run < 2; ++run) {
-    if (!only[run].empty())
-      difference.settings.push_back(
-          fmt::format("ranks only in {}: {}", "AB"[run], fmt::join(only[run], ", ")));
+    if (only[run].empty()) continue;
+    difference.lacks_ranks = true;
+    difference.settings.push_back(
+        fmt::format("ranks only in {}: {}", "AB"[run], fmt::join(only[run], ", ")));
   }
+  if (difference.num_ranks == 0) refuse("the runs have no rank in common");
   std::ranges::sort(difference.ranks, {}, [](const RankDifference& at) {
     return std::tuple(at.position, at.part, at.rank);
   });
@@ -241,8 +244,9 @@ std::string text_of(const RunDifference& difference) {
   std::string text;
   for (const std::string& line : difference.settings) text += fmt::format("settings: {}\n", line);
   if (difference.ranks.empty())
-    return text + fmt::format("equal: {} records of {} ranks\n", difference.num_records,
-                              difference.num_ranks);
+    return text + fmt::format("equal: {} records of {} ranks{}\n", difference.num_records,
+                              difference.num_ranks,
+                              difference.lacks_ranks ? ", those that both runs have" : "");
   const auto add = [&](const char* begin, const RankDifference& at) {
     text += fmt::format("{}{}, rank {}: {}\n", begin, at.where, at.rank, at.what);
   };

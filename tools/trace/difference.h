@@ -24,6 +24,7 @@ struct RunDifference {
   std::vector<RankDifference> ranks;  // a rank each, the first difference first
   std::vector<std::string> settings;  // "topology is host:1,rank:4 in A, host:2,rank:2 in B"
   std::size_t num_ranks = 0, num_records = 0;  // that were compared
+  bool lacks_ranks = false;                    // a run has a rank that the other one lacks
 };
 
 // `a` and `b`: the files of the ranks (files_of_run).

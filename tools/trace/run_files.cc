@@ -26,7 +26,7 @@ std::string bytes_of(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream text;
   text << stream.rdbuf();
-  if (!stream) refuse("cannot read '{}'", file);
+  if (!stream || !text) refuse("cannot read '{}'", file);
   return std::move(text).str();
 }
 

@@ -39,7 +39,8 @@ operation, the rank, the token and k, and what differs: ids, weights, addends (b
 and residual), rows sent, rows received or results. Exchanges are numbered from 0 in the order in
 which a rank makes them, operations from 1 in each exchange.
 
-Exit code: 0 if the runs are equal, 1 if they differ, 2 if they cannot be compared.)";
+Exit code: 0 if the runs are equal, 1 if they differ or one lacks a rank, 2 if they cannot be
+compared.)";
 
 constexpr const char* kRoutingFooter =
     R"(Writes the experts that the routers of a recorded run chose, [tokens, layers, top_k] int32,
@@ -70,7 +71,7 @@ int record(const TraceOptions& options, const std::vector<std::string>& program)
 int diff(const TraceOptions& options) {
   const RunDifference difference = compare_runs(files_of_run(options.a), files_of_run(options.b));
   std::cout << text_of(difference);
-  return difference.ranks.empty() ? 0 : 1;
+  return difference.ranks.empty() && !difference.lacks_ranks ? 0 : 1;
 }
 
 int routing(const TraceOptions& options) {

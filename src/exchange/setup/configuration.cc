@@ -249,9 +249,9 @@ WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
 }
 
 WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks, int rank) {
-  if (rank < 0 || rank >= num_ranks) {
+  if (num_ranks >= 1 && (rank < 0 || rank >= num_ranks)) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("rank is {}, need 0 to {}", rank, std::max(num_ranks, 1) - 1));
+                fmt::format("rank is {}, need 0 to {}", rank, num_ranks - 1));
   }
   return bytes_of_rank(config, num_ranks, rank);
 }

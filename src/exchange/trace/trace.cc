@@ -223,8 +223,13 @@ void Trace::combine_sent(std::uint64_t number, const Route& route,
                                    args.norm.residual};
     if (std::ranges::any_of(addends, [](const void* data) { return data != nullptr; })) {
       entry.begin(TracePart::kAddends);
+      RowDigest common;
+      if (args.norm.residual != nullptr) {
+        common.add(args.norm.gamma, bytes);
+        common.add(&args.norm.epsilon, sizeof args.norm.epsilon);
+      }
       for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-        RowDigest row;
+        RowDigest row = common;
         for (const void* data : addends) row.add(at_row(data, token, bytes), bytes);
         entry.add(row.word());
       }

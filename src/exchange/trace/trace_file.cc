@@ -44,9 +44,11 @@ bool write_all(int file, std::span<iovec> pieces) noexcept {
               fmt::format("FERRY_TRACE: cannot write '{}': {}", name, reason));
 }
 
-// Does not follow symbolic links: the name may be in a directory that others can write to.
+// Does not follow symbolic links, and does not wait for the reader of a pipe: the name may be in a
+// directory that others can write to.
 Descriptor make_file(const std::string& name) {
-  Descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  Descriptor file(::open(name.c_str(), kFlags, 0644));
   if (!file) refuse_file(name, std::strerror(errno));
   if (flock(file.fd(), LOCK_EX | LOCK_NB) != 0)
     refuse_file(name, "another process writes it, so two ranks of the job have the same number");
