@@ -68,7 +68,8 @@ class FlagWatch {
       if (one.memory.expired()) continue;
       const std::uint64_t now = one.flag->load(std::memory_order_relaxed);  // one thread
       if (now == one.last) continue;
-      if (now < one.last || (one.once && one.last != 0))
+      const bool left = now == (one.last | internal::AbortWord::kLeft);  // beside its abort word
+      if (now < one.last || (one.once && one.last != 0 && !left))
         wrong.push_back(one.name + " went from " + std::to_string(one.last) + " to " +
                         std::to_string(now));
       one.last = now;
