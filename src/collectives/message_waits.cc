@@ -15,29 +15,30 @@ constexpr std::chrono::nanoseconds kLook = std::chrono::milliseconds(50);
 
 // What an error says that the message waits for. A receive from any rank waits for the one that
 // died, or else for all.
-Await Messages::awaiting(MessageState& message, const Status& death) noexcept {
+Await Messages::awaiting(MessageState& message, const Status& death,
+                         std::uint64_t events) noexcept {
   const int peer = message.source;
   const bool any = peer == MessageSpec::kAny;
   only_.assign(only_.size(), any && death.ok());
-  if (any && death.ok()) only_[rank_] = group_.size() == 1;
+  if (any && death.ok()) only_[group_.rank()] = group_.size() == 1;
   if (!any || !death.ok()) only_[any ? death.culprit() : peer] = true;
   Await await{.operation = message.spec.receives ? "recv" : "send",
               .number = message.number,
               .phase = message.spec.receives ? "a message" : "room",
               .flags = &mailboxes_.events(),
               .stride_bytes = 0,
-              .value = mailboxes_.events().load(std::memory_order_relaxed) + 1,
+              .value = events + 1,
               .time = &message.time,
               .crowded = crowded_,
               .only = &only_};
   if (!message.spec.receives) {
     const std::size_t bytes =
         std::min(mailboxes_.shape().most_in_piece(), message.spec.bytes - message.moved);
-    await.flags = &mailboxes_.flags(rank_, 0).taken;
+    await.flags = &mailboxes_.flags(group_.rank(), 0).taken;
     await.stride_bytes = mailboxes_.shape().stride;
     await.value = mailboxes_.needed(peer, MailboxShape::piece_bytes(bytes));
   } else if (!any) {
-    await.flags = &mailboxes_.flags(0, rank_).sent;
+    await.flags = &mailboxes_.flags(0, group_.rank()).sent;
     await.stride_bytes = mailboxes_.sender_stride();
     await.value = mailboxes_.taken(peer) + 1;
   }
@@ -51,30 +52,33 @@ bool Messages::has_lost_peer(const MessageState& message, const Status& death) c
     return group_.ended(message.source, /*sends_here=*/message.spec.receives);
   if (!death.ok()) return true;
   for (int peer = 0; peer < group_.size(); ++peer)
-    if (peer != rank_ && !group_.ended(peer, /*sends_here=*/true)) return false;
+    if (peer != group_.rank() && !group_.ended(peer, /*sends_here=*/true)) return false;
   return group_.size() > 1;
 }
 
 Status Messages::await_event(std::uint64_t events) {
   MessageState& first = *pending_.front();
   CallTime look(std::min(kLook, first.time.limit()));
-  Await event = awaiting(first, {});
+  Await event = awaiting(first, {}, events);
   only_.assign(only_.size(), true);
-  only_[rank_] = group_.size() == 1;
+  only_[group_.rank()] = group_.size() == 1;
   event.flags = &mailboxes_.events();
   event.stride_bytes = 0;
   event.value = events + 1;
   event.time = &look;
   event.needed = &nobody_;
   Status status = group_.wait(event);
-  const bool looks = status.code() == Code::kTimeout;
-  if (!status.ok() && !looks) return status;
+  const bool quiet = status.code() == Code::kTimeout;
+  if (!status.ok() && !quiet) return status;
+  const std::int64_t now = now_ns();
+  const bool looks = quiet || now - looked_ns_ >= kLook.count();
+  if (looks) looked_ns_ = now;
   if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok()) return verdict;
   const Status death = looks ? group_.death_here() : Status{};
   for (const std::shared_ptr<MessageState>& message : pending_) {
     const bool late = message->time.passed();
     if (!late && !(looks && has_lost_peer(*message, death))) continue;
-    if (Status ended = group_.wait(awaiting(*message, death)); !ended.ok()) return ended;
+    if (Status ended = group_.wait(awaiting(*message, death, events)); !ended.ok()) return ended;
   }
   return {};
 }

@@ -14,7 +14,6 @@ namespace ferry::internal {
 Messages::Messages(GroupState& group, Mailboxes mailboxes)
     : group_(group),
       mailboxes_(std::move(mailboxes)),
-      rank_(group.rank()),
       crowded_(group.crowded(1)),
       view_(group.view().number),
       only_(group.size()),
@@ -57,8 +56,8 @@ Status Messages::progress(bool waits) {
     take_begun();
     if (!waits) group_.progress();
     const bool ended = advance();
-    if (pending_.empty()) return leave();
-    if (ended || !waits) return {};
+    if (pending_.empty() || (ended && waits)) return leave();
+    if (!waits) return {};
     if (Status status = await_event(events); !status.ok()) return end_all(status);
   }
 }
@@ -75,8 +74,9 @@ Status Messages::finish(const std::shared_ptr<MessageState>& message) {
 bool Messages::advance() {
   const std::size_t before = pending_.size();
   full_.assign(full_.size(), false);
+  std::vector<MessageSpec> unmatched;
   pending_.remove_if([&](const std::shared_ptr<MessageState>& message) {
-    return message->spec.receives ? receive_some(*message) : send_some(*message);
+    return message->spec.receives ? receive_some(*message, unmatched) : send_some(*message);
   });
   // Ranks that this one sends to may wait for room themselves.
   if (std::ranges::find(full_, true) != full_.end()) keep_all();
@@ -114,17 +114,27 @@ void Messages::keep_all() {
   }
 }
 
-bool Messages::receive_some(MessageState& message) {
+// A message may arrive while this goes through the receives. One that an earlier receive in
+// `unmatched` would have taken is left for it.
+bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unmatched) {
   const int peer = message.spec.peer;
   const bool any = peer == MessageSpec::kAny;
   for (int sender = any ? 0 : peer; !message.matched && sender < group_.size(); ++sender) {
     if (!any && sender > peer) break;
+    const bool is_earlier_ones = std::ranges::any_of(unmatched, [&](const MessageSpec& earlier) {
+      return earlier.tag == message.spec.tag &&
+             (earlier.peer == sender || earlier.peer == MessageSpec::kAny);
+    });
+    if (is_earlier_ones) continue;
     if (match(message, sender) && !message.status.ok()) {
       message.end(message.status);
       return true;
     }
   }
-  if (!message.matched) return false;
+  if (!message.matched) {
+    unmatched.push_back(message.spec);
+    return false;
+  }
   if (message.claimed != nullptr ? !receive_kept(message) : !receive_pieces(message)) return false;
   message.end({});
   return true;
@@ -164,7 +174,7 @@ Status Messages::check(const MessageState& message, int sender, const PieceHead&
           fmt::format("recv {}: rank {} sent {} bytes of {} with tag {}, rank {} expects {} bytes "
                       "of {}",
                       message.number, sender, head.total, data_type_name(head.dtype), head.tag,
-                      rank_, spec.bytes, data_type_name(spec.dtype)),
+                      group_.rank(), spec.bytes, data_type_name(spec.dtype)),
           sender};
 }
 

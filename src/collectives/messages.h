@@ -68,7 +68,7 @@ class Messages {
   void take_begun();
   bool advance();
   bool send_some(MessageState& message);
-  bool receive_some(MessageState& message);
+  bool receive_some(MessageState& message, std::vector<MessageSpec>& unmatched);
   // Whether a message of `sender` fits, or ends the receive with an error.
   bool match(MessageState& message, int sender);
   bool claim(MessageState& message, int sender, const PieceHead& head);
@@ -78,17 +78,17 @@ class Messages {
   void keep_all();
 
   Status await_event(std::uint64_t events);
-  Await awaiting(MessageState& message, const Status& death) noexcept;
+  Await awaiting(MessageState& message, const Status& death, std::uint64_t events) noexcept;
   bool has_lost_peer(const MessageState& message, const Status& death) const noexcept;
   Status end_all(const Status& status);
   Status leave();
 
   GroupState& group_;
   Mailboxes mailboxes_;
-  int rank_;
   bool crowded_;
-  std::uint64_t view_;  // the view of the group in which all was made
-  std::mutex mutex_;    // of the two below
+  std::uint64_t view_;          // the view of the group in which all was made
+  std::int64_t looked_ns_ = 0;  // when this rank last looked for ranks that died
+  std::mutex mutex_;            // of the two below
   std::list<std::shared_ptr<MessageState>> begun_;
   std::uint64_t number_ = 0;
   std::list<std::shared_ptr<MessageState>> pending_;  // in the order in which they were begun

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "collectives/calls.h"
 #include "exchange/frame.h"
@@ -348,6 +351,31 @@ TEST(CollectivesWaits, ACallEndsWhenAnotherThreadDestroysItsGroup) {
 TEST(CollectivesFaults, ALateRankIsNamedAtTheDeadline) {
   expect_named(SIGSTOP, {Code::kTimeout, ""}, large_all_reduce,
                {"all_reduce 2", "rank 1", "came to call 1", "deadline 0.6 s"});
+}
+
+// Messages arrive while the receiver goes through its receives.
+TEST(CollectivesWaits, ReceivesOfOneTagTakeMessagesInTheOrderOfTheSends) {
+  run_ranks(Mode::kThreads, 3, [](const Group& group) {
+    constexpr std::int32_t kMessages = 64;
+    Collectives collectives(group);
+    for (int round = 0; round < 100; ++round) {
+      std::vector<std::int32_t> data(kMessages);
+      std::vector<Message> begun;
+      for (std::int32_t number = 0; number < kMessages && group.rank() < 2; ++number) {
+        std::int32_t* const at = &data[number];
+        if (group.rank() == 1) *at = number;
+        begun.push_back(group.rank() == 1 ? collectives.begin_send(at, 1, DataType::kInt32, 0, 0)
+                                          : collectives.begin_recv(at, 1, DataType::kInt32, 1, 0));
+        if (group.rank() == 1) require_ok(collectives.progress(/*waits=*/false), "progress");
+      }
+      while (std::ranges::any_of(begun, [](const Message& each) { return !each.ended(); }))
+        require_ok(collectives.progress(/*waits=*/false), "progress");
+      for (std::int32_t number = 0; number < kMessages && group.rank() == 0; ++number)
+        require(data[number] == number, "receive " + std::to_string(number) + " has message " +
+                                            std::to_string(data[number]));
+      require_ok(collectives.barrier(), "barrier");
+    }
+  });
 }
 
 TEST(CollectivesWaits, ADeadlineOfACallIsShorterThanThatOfTheGroup) {
