@@ -142,8 +142,9 @@ Trace::Trace(TraceFile& file, const GroupState& group, const Setup& setup)
   file_.append(start(TraceKind::kSettings, 0), std::as_bytes(std::span(text)));
 }
 
-TraceRecord Trace::start(TraceKind kind, std::uint64_t number) const noexcept {
-  return {.kind = kind, .exchange = exchange_, .number = number, .rank = setup_.rank};
+TraceRecord Trace::start(TraceKind kind, std::uint64_t number, std::uint64_t route) const noexcept {
+  return {
+      .kind = kind, .exchange = exchange_, .number = number, .route = route, .rank = setup_.rank};
 }
 
 // A record that finds no memory is written without a detail and digests, so `ferry trace diff`
@@ -161,28 +162,28 @@ void Trace::record(const TraceRecord& record, const Fill& fill) noexcept {
 
 void Trace::dispatch_sent(std::uint64_t number, const Route& route,
                           const DispatchArgs& args) noexcept {
-  TraceRecord start_of = start(TraceKind::kDispatchSent, number);
-  if (args.cached) start_of.route = route.number;
-  record(start_of, [&](Entry& entry) {
-    count_tokens(entry, route);
-    if (!args.cached) {
-      entry.begin(TracePart::kIds);
-      for_entries(route, [&](std::int64_t i, bool sent) {
-        entry.add(sent ? static_cast<std::uint32_t>(id_of(args.topk_ids, i)) : ~0U);
-      });
-    }
-    add_weights(entry, route, args.topk_weights);
-    entry.begin(TracePart::kRowsSent);
-    for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-      RowDigest row;
-      if (is_sent(route, token)) {
-        row.add(at_row(args.tokens.data, token, pitch_of(args.tokens)), dense_pitch(args.tokens));
-        row.add(at_row(args.token_scales, token, setup_.config.scale_bytes),
-                setup_.config.scale_bytes);
-      }
-      entry.add(row.word());
-    }
-  });
+  record(start(TraceKind::kDispatchSent, number, args.cached ? route.number : 0),
+         [&](Entry& entry) {
+           count_tokens(entry, route);
+           if (!args.cached) {
+             entry.begin(TracePart::kIds);
+             for_entries(route, [&](std::int64_t i, bool sent) {
+               entry.add(sent ? static_cast<std::uint32_t>(id_of(args.topk_ids, i)) : ~0U);
+             });
+           }
+           add_weights(entry, route, args.topk_weights);
+           entry.begin(TracePart::kRowsSent);
+           for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+             RowDigest row;
+             if (is_sent(route, token)) {
+               row.add(at_row(args.tokens.data, token, pitch_of(args.tokens)),
+                       dense_pitch(args.tokens));
+               row.add(at_row(args.token_scales, token, setup_.config.scale_bytes),
+                       setup_.config.scale_bytes);
+             }
+             entry.add(row.word());
+           }
+         });
 }
 
 void Trace::dispatch_received(std::uint64_t number, const Received& received) noexcept {
@@ -213,9 +214,7 @@ void Trace::dispatch_received(std::uint64_t number, const Received& received) no
 
 void Trace::combine_sent(std::uint64_t number, const Route& route,
                          const CombineArgs& args) noexcept {
-  TraceRecord start_of = start(TraceKind::kCombineSent, number);
-  if (args.handle) start_of.route = route.number;
-  record(start_of, [&](Entry& entry) {
+  record(start(TraceKind::kCombineSent, number, args.handle ? route.number : 0), [&](Entry& entry) {
     count_tokens(entry, route);
     add_weights(entry, route, args.topk_weights);
     const std::size_t bytes = args.expert_rows.hidden * element_bytes(args.out_dtype);

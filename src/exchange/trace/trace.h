@@ -28,7 +28,8 @@ class Trace {
 
  private:
   class Entry;
-  TraceRecord start(TraceKind kind, std::uint64_t number) const noexcept;
+  // `route`: the number of the dispatch whose handle is used; 0: none.
+  TraceRecord start(TraceKind kind, std::uint64_t number, std::uint64_t route = 0) const noexcept;
   template <typename Fill>
   void record(const TraceRecord& record, const Fill& fill) noexcept;
   static void count_tokens(Entry& entry, const Route& route) noexcept;
