@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 
+#include "tools/file_bytes.h"
 #include "tools/refuse.h"
 
 namespace ferry::bench {
@@ -28,14 +28,6 @@ struct Array {
   std::array<std::int64_t, 3> shape = {};
   std::string_view elements;
 };
-
-std::string bytes_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream || !text) refuse("--routing ids: cannot read '{}'", file);
-  return std::move(text).str();
-}
 
 // The text behind `key` in the header.
 std::string_view value_of(std::string_view header, std::string_view key) {
@@ -81,7 +73,7 @@ std::int64_t element(const Array& array, std::int64_t index) {
 }  // namespace
 
 std::vector<int> router_ids(const std::string& file, int layer, int top_k, int num_experts) {
-  const std::string bytes = bytes_of(file);
+  const std::string bytes = tools::file_bytes(file, "--routing ids: ");
   const Array array = parse(file, bytes);
   const auto [tokens, layers, k_of_file] = array.shape;
   const std::int64_t needed = tokens * layers * k_of_file * (array.type[2] - '0');

@@ -3,10 +3,9 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/environment.h"
+#include "tools/file_bytes.h"
 #include "tools/refuse.h"
 
 namespace ferry::tools {
@@ -21,14 +20,6 @@ namespace {
 // More than any exchange has, and few enough that no product below overflows.
 constexpr std::int64_t kMostCount = std::int64_t{1} << 40;
 constexpr std::int32_t kMostTopK = 1024;
-
-std::string bytes_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream || !text) refuse("cannot read '{}'", file);
-  return std::move(text).str();
-}
 
 // The number of bytes that the record's parts need.
 std::uint64_t detail_bytes_of(const TraceEntry& entry) {
@@ -102,7 +93,7 @@ std::vector<std::uint32_t> TraceEntry::words(TracePart part) const {
   return words;
 }
 
-RankTrace::RankTrace(const std::string& file) : bytes_(bytes_of(file)) {
+RankTrace::RankTrace(const std::string& file) : bytes_(file_bytes(file)) {
   TraceHead head;
   if (bytes_.size() < sizeof head) refuse("'{}' is no trace: it has {} bytes", file, bytes_.size());
   std::memcpy(&head, bytes_.data(), sizeof head);
