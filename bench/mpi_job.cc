@@ -42,7 +42,7 @@ Job::Job(const Options& options)
       expert_shares(routing, options.shape.num_experts, options.shape.max_tokens, options.seed);
   const Gate gate = gate_of(routing, options.shape.top_k, options.top_groups);
   Choices choices = choose_experts(shares, options.shape.max_tokens, gate, options.seed, rank);
-  replay(routing, gate, options.shape.num_experts, rank, choices);
+  replay(ids_of(routing, options.shape.top_k, options.shape.num_experts), rank, choices);
   experts.assign(choices.topk_ids.begin(), choices.topk_ids.end());
   weights = choices.topk_weights;
   tokens = Rows(num_tokens, row_bytes);

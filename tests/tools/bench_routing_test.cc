@@ -220,9 +220,10 @@ TEST(BenchRouting, IdsOfARouterTraceAreTakenInTurn) {
   const RoutingSpec spec = parse_routing("ids:" + file + ":1");
   const std::vector<double> shares = expert_shares(spec, 8, 128, 1);
   Choices choices = choose_experts(shares, 3, 2, 1, 0);
-  replay(spec, 2, 8, 0, choices);
+  const std::vector<int> ids = ids_of(spec, 2, 8);
+  replay(ids, 0, choices);
   EXPECT_EQ(choices.topk_ids, (std::vector<std::int64_t>{2, 3, 0, 2, 2, 3}));
-  replay(spec, 2, 8, 1, choices);
+  replay(ids, 1, choices);
   EXPECT_EQ(choices.topk_ids, (std::vector<std::int64_t>{0, 2, 2, 3, 0, 2}));
   const auto error = [&](int layer, int top_k, int experts) {
     return error_of([&] { router_ids(file, layer, top_k, experts); });

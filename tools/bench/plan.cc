@@ -26,11 +26,13 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
   const std::vector<double> shares =
       expert_shares(options.routing, options.shape.num_experts, most, options.seed);
   const Gate gate = gate_of(options.routing, options.shape.top_k, options.top_groups);
+  const std::vector<int> ids =
+      ids_of(options.routing, options.shape.top_k, options.shape.num_experts);
   std::vector<internal::RankInput> inputs(tokens.size());
   for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
     const int number = static_cast<int>(rank);
     Choices choices = choose_experts(shares, tokens[rank], gate, options.seed, number);
-    replay(options.routing, gate, options.shape.num_experts, number, choices);
+    replay(ids, number, choices);
     inputs[rank].num_tokens = tokens[rank];
     inputs[rank].topk_ids = std::move(choices.topk_ids);
     inputs[rank].topk_weights = std::move(choices.topk_weights);

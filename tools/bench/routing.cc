@@ -213,13 +213,12 @@ Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, c
 }
 
 std::vector<int> ids_of(const RoutingSpec& spec, int top_k, int num_experts) {
+  if (spec.kind != RoutingSpec::Kind::kIds) return {};
   return router_ids(spec.file, std::max(0, spec.layer), top_k, num_experts);
 }
 
-void replay(const RoutingSpec& spec, const Gate& gate, int num_experts, int rank,
-            Choices& choices) {
-  if (spec.kind != RoutingSpec::Kind::kIds) return;
-  const std::vector<int> ids = ids_of(spec, gate.top_k, num_experts);
+void replay(std::span<const int> ids, int rank, Choices& choices) {
+  if (ids.empty()) return;
   const std::size_t first = choices.topk_ids.size() * static_cast<std::size_t>(rank);
   for (std::size_t i = 0; i < choices.topk_ids.size(); ++i)
     choices.topk_ids[i] = ids[(first + i) % ids.size()];

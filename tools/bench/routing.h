@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,12 +83,13 @@ Gate gate_of(const RoutingSpec& spec, int top_k, int top_groups) noexcept;
 Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, const Gate& gate,
                        std::uint64_t seed, int rank);
 
-// The ids of a router trace (router_trace.h) of kIds, [tokens, top_k].
+// The ids of a router trace (router_trace.h), [tokens, top_k], where the routing is kIds; else
+// none.
 std::vector<int> ids_of(const RoutingSpec& spec, int top_k, int num_experts);
 
-// Replaces the experts that were drawn for a rank by those of the trace, where the routing is kIds.
+// Replaces the experts that were drawn for a rank by those of a trace, if there are any (ids_of).
 // The ranks take the tokens of the trace in turn, the first for rank 0, and again from its begin
 // when all were taken. Ranks with different numbers of tokens may take some of them twice.
-void replay(const RoutingSpec& spec, const Gate& gate, int num_experts, int rank, Choices& choices);
+void replay(std::span<const int> ids, int rank, Choices& choices);
 
 }  // namespace ferry::bench
