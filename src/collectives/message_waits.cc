@@ -8,13 +8,13 @@ namespace ferry::internal {
 
 namespace {
 
-// A rank that waits looks so often whether another one died.
+// The interval at which a waiting rank looks whether another rank has died.
 constexpr std::chrono::nanoseconds kLook = std::chrono::milliseconds(50);
 
 }  // namespace
 
-// What an error says that the message waits for. A receive from any rank waits for the one that
-// died, or else for all.
+// The wait that an error names for a message. A receive from any rank waits for the rank that died,
+// or else for all ranks.
 Await Messages::awaiting(MessageState& message, const Status& death,
                          std::uint64_t events) noexcept {
   const int peer = message.source;
@@ -45,8 +45,8 @@ Await Messages::awaiting(MessageState& message, const Status& death,
   return await;
 }
 
-// A rank that leaves the group may be needed by no receive from any rank, and ends none while there
-// are others. One that died does.
+// A rank that leaves the group does not end a receive from any rank while other ranks remain. A
+// rank that died ends it.
 bool Messages::has_lost_peer(const MessageState& message, const Status& death) const noexcept {
   if (message.source != MessageSpec::kAny)
     return group_.ended(message.source, /*sends_here=*/message.spec.receives);
