@@ -16,7 +16,7 @@ AllToAll::AllToAll(const Job& job)
       next_(sent_of_expert_.size()),
       expert_major_of_(sent_of_expert_.size()),
       copies_(job.top_k),
-      terms_(job.top_k) {
+      summands_(job.top_k) {
   exchange_counts();
   sorted_ = Rows(traffic_.num_sent(), job.row_bytes);
   received_ = Rows(traffic_.num_received(), job.row_bytes);
@@ -94,9 +94,9 @@ void AllToAll::combine() {
   traffic_.back(received_[0], sorted_[0], row_type_);
   for (std::size_t token = 0; token < job_.num_tokens; ++token) {
     for (std::size_t k = 0; k < job_.top_k; ++k) {
-      terms_[k] = sorted_[place_[token * job_.top_k + k]];
+      summands_[k] = sorted_[place_[token * job_.top_k + k]];
     }
-    job_.sum_rows(terms_, &job_.weights[token * job_.top_k], job_.out[token]);
+    job_.sum_rows(summands_, &job_.weights[token * job_.top_k], job_.out[token]);
   }
 }
 

@@ -116,23 +116,23 @@ void Dedup::dispatch() {
 void Dedup::combine() {
   std::size_t next = 0;  // in expert_place_
   for (std::size_t row = 0; row < traffic_.num_received(); ++row) {
-    terms_.clear();
-    term_weights_.clear();
+    summands_.clear();
+    summand_weights_.clear();
     for (std::size_t k = 0; k < job_.top_k; ++k) {
       const Choice& choice = choices_[row * job_.top_k + k];
       if (job_.owner(choice.expert) != job_.rank) continue;
-      terms_.push_back(expert_rows_[expert_place_[next++]]);
-      term_weights_.push_back(choice.weight);
+      summands_.push_back(expert_rows_[expert_place_[next++]]);
+      summand_weights_.push_back(choice.weight);
     }
-    job_.sum_rows(terms_, term_weights_.data(), received_[row]);
+    job_.sum_rows(summands_, summand_weights_.data(), received_[row]);
   }
   traffic_.back(received_[0], sent_[0], row_type_);
   next = 0;  // in sent_place_
   for (std::size_t token = 0; token < job_.num_tokens; ++token) {
-    terms_.clear();
+    summands_.clear();
     for_each_rank(ranks_of_[token],
-                  [&](std::size_t) { terms_.push_back(sent_[sent_place_[next++]]); });
-    job_.sum_rows(terms_, nullptr, job_.out[token]);
+                  [&](std::size_t) { summands_.push_back(sent_[sent_place_[next++]]); });
+    job_.sum_rows(summands_, nullptr, job_.out[token]);
   }
 }
 

@@ -103,7 +103,7 @@ class AllToAll {
   std::vector<std::size_t> next_;             // scratch: the next free place of each expert
   std::vector<std::size_t> expert_major_of_;  // [source, local expert]: first row of the block
   std::vector<void*> copies_;                 // scratch: the places of one token
-  std::vector<const void*> terms_;            // scratch: the rows of one sum
+  std::vector<const void*> summands_;         // scratch: the rows of one sum
   Rows sorted_, received_, expert_rows_;
 };
 
@@ -141,8 +141,8 @@ class Dedup {
   std::vector<std::size_t> expert_place_;       // of each local choice, row by row
   std::vector<std::size_t> next_of_expert_;     // scratch: the next free row of each local expert
   std::vector<void*> copies_;                   // scratch: the places of one row
-  std::vector<const void*> terms_;              // scratch: the rows of one sum
-  std::vector<float> term_weights_;             // scratch
+  std::vector<const void*> summands_;           // scratch: the rows of one sum
+  std::vector<float> summand_weights_;          // scratch
   Rows sent_, received_, expert_rows_;
 };
 

@@ -18,8 +18,8 @@ namespace {
 // Pauses between two looks at the connections, and between two rounds in which ranks report them.
 constexpr std::chrono::milliseconds kLook{1}, kLongestLook{20}, kRound{250};
 // The time before the deadline at which ranks report their missing connections to each other.
-constexpr std::chrono::milliseconds kTelling{500};
-constexpr int kTellingPart = 10;  // at most this part of the deadline
+constexpr std::chrono::milliseconds kReportTime{500};
+constexpr int kReportPart = 10;  // at most this part of the deadline
 
 constexpr const char* kHint =
     "; does a firewall stop it? UCX_TCP_PORT_RANGE=first-last chooses the ports where UCX listens, "
@@ -62,9 +62,9 @@ bool all_there(const std::vector<std::string>& reports, int self) {
 // All-gathers the reports in rounds, so that all ranks end in the same round. `failure`: the error
 // of this rank's reach(), which is sent to the others.
 void GroupState::await_links(const std::optional<Error>& failure, const Deadline& by) {
-  const std::int64_t telling_ns =
-      std::min<std::chrono::nanoseconds>(kTelling, options_.deadline / kTellingPart).count();
-  const auto is_late = [&] { return by.remaining_ns() < telling_ns; };
+  const std::int64_t report_ns =
+      std::min<std::chrono::nanoseconds>(kReportTime, options_.deadline / kReportPart).count();
+  const auto is_late = [&] { return by.remaining_ns() < report_ns; };
   while (true) {
     const Deadline round = by.earlier(kRound);
     std::string report =

@@ -1,4 +1,4 @@
-// constant_term and normalise_row. Rows become floats a strip at a time; the arithmetic is plain
+// constant_summand and normalise_row. Rows become floats a strip at a time; the arithmetic is plain
 // loops over 16 sums, which the compiler vectorises.
 #include "kernels/row_sums.h"
 
@@ -69,7 +69,7 @@ struct PartialSums {
 float exponential(float value) { return static_cast<float>(std::exp(static_cast<double>(value))); }
 
 template <DataType type>
-HWY_NOINLINE void constant_term_of(const ConstantTerm& args) {
+HWY_NOINLINE void constant_summand_of(const ConstantSummand& args) {
   PartialSums dot1, dot2;
   Strip x, other;
   for_each_strip(args.hidden, [&](std::size_t h, std::size_t size) FERRY_LAMBDA {
@@ -113,8 +113,8 @@ HWY_NOINLINE void normalise(const NormaliseRow& args) {
   *args.rstd = rstd;
 }
 
-void constant_term_of_any(const ConstantTerm& args) {
-  with_type(args.type, [&args]<DataType type>() FERRY_LAMBDA { constant_term_of<type>(args); });
+void constant_summand_of_any(const ConstantSummand& args) {
+  with_type(args.type, [&args]<DataType type>() FERRY_LAMBDA { constant_summand_of<type>(args); });
 }
 
 void normalise_any(const NormaliseRow& args) {
@@ -127,11 +127,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ferry::internal {
 
-HWY_EXPORT(constant_term_of_any);
+HWY_EXPORT(constant_summand_of_any);
 HWY_EXPORT(normalise_any);
 
-void constant_term(const ConstantTerm& args) noexcept {
-  HWY_DYNAMIC_DISPATCH(constant_term_of_any)(args);
+void constant_summand(const ConstantSummand& args) noexcept {
+  HWY_DYNAMIC_DISPATCH(constant_summand_of_any)(args);
 }
 
 void normalise_row(const NormaliseRow& args) noexcept { HWY_DYNAMIC_DISPATCH(normalise_any)(args); }

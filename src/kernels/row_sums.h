@@ -9,7 +9,7 @@
 namespace ferry::internal {
 
 // out[h] = a1 * x[h] + a2 * v[h], with a1, a2 the softmax of dot(alpha1, x), dot(alpha2, x).
-struct ConstantTerm {
+struct ConstantSummand {
   const void* x;  // [hidden] of type, as the three below
   const void* alpha1;
   const void* alpha2;
@@ -18,7 +18,7 @@ struct ConstantTerm {
   std::int64_t hidden;
   float* out;  // [hidden]
 };
-void constant_term(const ConstantTerm& args) noexcept;
+void constant_summand(const ConstantSummand& args) noexcept;
 
 // out = round(z), y = round(round(z * rstd) * gamma).
 struct NormaliseRow {

@@ -101,9 +101,9 @@ std::uint64_t available_memory(const std::string& root) {
 bool MemoryAllowance::take(std::uint64_t bytes, std::int64_t now_ns,
                            const std::function<std::uint64_t()>& available) {
   if (bytes > remaining_ || now_ns >= until_ns_) {
-    const std::uint64_t answer = available();
-    if (bytes > answer) return false;
-    remaining_ = bytes + (answer - bytes) / kShare;
+    const std::uint64_t free = available();
+    if (bytes > free) return false;
+    remaining_ = bytes + (free - bytes) / kShare;
     until_ns_ = now_ns + kHoldsNs;
   }
   FERRY_CHECK(bytes, <=, remaining_);

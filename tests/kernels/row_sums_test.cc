@@ -1,4 +1,4 @@
-// constant_term and normalise_row on every SIMD target against the oracle's slow loops, bit for
+// constant_summand and normalise_row on every SIMD target against the oracle's slow loops, bit for
 // bit.
 #include "kernels/row_sums.h"
 
@@ -68,13 +68,13 @@ void check_constant_term(std::size_t hidden, DataType type, Values values, std::
   const GuardedRow alpha2 = random_row(hidden, type, values, random);
   const GuardedRow v = random_row(hidden, type, values, random);
   std::vector<float> out(hidden + 1, 7.0F);
-  constant_term({.x = x.data(),
-                 .alpha1 = alpha1.data(),
-                 .alpha2 = alpha2.data(),
-                 .v = v.data(),
-                 .type = type,
-                 .hidden = static_cast<std::int64_t>(hidden),
-                 .out = out.data()});
+  constant_summand({.x = x.data(),
+                    .alpha1 = alpha1.data(),
+                    .alpha2 = alpha2.data(),
+                    .v = v.data(),
+                    .type = type,
+                    .hidden = static_cast<std::int64_t>(hidden),
+                    .out = out.data()});
   const std::vector<float> expected =
       reference_constant_term(span_of(x), span_of(alpha1), span_of(alpha2), span_of(v), type);
   expect_equal(out.data(), expected.data(), hidden, DataType::kFp32);
@@ -135,13 +135,13 @@ TEST(RowSums, DotsAreTakenInSixteenPartialSums) {
   std::vector<float> x(32, 0.0F), ones(32, 1.0F), zeros(32, 0.0F), out(32);
   x[0] = 0x1p24F, x[16] = 1.0F, x[8] = -0x1p24F, x[1] = 1.0F;
   for_each_target([&] {
-    constant_term({.x = x.data(),
-                   .alpha1 = ones.data(),
-                   .alpha2 = zeros.data(),
-                   .v = zeros.data(),
-                   .type = DataType::kFp32,
-                   .hidden = 32,
-                   .out = out.data()});
+    constant_summand({.x = x.data(),
+                      .alpha1 = ones.data(),
+                      .alpha2 = zeros.data(),
+                      .v = zeros.data(),
+                      .type = DataType::kFp32,
+                      .hidden = 32,
+                      .out = out.data()});
     const auto e2 = static_cast<float>(std::exp(-1.0));  // the dots are 1 and 0
     EXPECT_EQ(out[1], 1.0F / (1.0F + e2));
   });
@@ -156,7 +156,7 @@ TEST(RowSums, TouchNoPageOutsideTheirRows) {
         float rstd = 0.0F;
         const auto run = [&](void* pa, void* pb, void* pc, void* pd, std::byte* pf) {
           auto* values = reinterpret_cast<float*>(pf);
-          constant_term({pa, pb, pc, pd, type, static_cast<std::int64_t>(hidden), values});
+          constant_summand({pa, pb, pc, pd, type, static_cast<std::int64_t>(hidden), values});
           normalise_row(
               {values, pa, 1e-5F, type, static_cast<std::int64_t>(hidden), pb, pc, &rstd});
         };

@@ -22,57 +22,57 @@ using nlohmann::json;
 
 // A dispatch has five unknowns, and so has a combine: the time per rank, per rank without a
 // processor, per token, per byte in a cache, and per byte beyond the caches.
-constexpr int kHalf = 5, kTerms = 2 * kHalf;
-using Terms = std::array<double, kTerms>;
+constexpr int kHalf = 5, kNumConstants = 2 * kHalf;
+using Constants = std::array<double, kNumConstants>;
 
-// One measured time as an equation. Each term is divided by the measured time, so that with the
-// right constants the terms add up to 1. `counts` is its fixed weight, and `weight` its weight in
-// the next pass of fit().
+// One measured time as an equation. Each factor is divided by the measured time, so that with the
+// right constants the products add up to 1. `counts` is its fixed weight, and `weight` its weight
+// in the next pass of fit().
 struct Equation {
-  Terms terms = {};
+  Constants factors = {};
   double counts = 1;
   double weight = counts;
 
-  double sum(const Terms& found) const {
-    return std::inner_product(terms.begin(), terms.end(), found.begin(), 0.0);
+  double sum(const Constants& found) const {
+    return std::inner_product(factors.begin(), factors.end(), found.begin(), 0.0);
   }
 };
 
-// Solves the normal equations for the terms that are in use.
-Terms solve(const std::vector<Equation>& samples, const std::array<bool, kTerms>& used) {
-  std::array<std::array<double, kTerms + 1>, kTerms> equations{};
+// Solves the normal equations for the constants that are in use.
+Constants solve(const std::vector<Equation>& samples, const std::array<bool, kNumConstants>& used) {
+  std::array<std::array<double, kNumConstants + 1>, kNumConstants> equations{};
   for (const Equation& sample : samples) {
-    for (int i = 0; i < kTerms; ++i) {
-      const double weighed = sample.weight * sample.terms[i];
-      for (int j = 0; j < kTerms; ++j) equations[i][j] += weighed * sample.terms[j];
-      equations[i][kTerms] += weighed;
+    for (int i = 0; i < kNumConstants; ++i) {
+      const double weighed = sample.weight * sample.factors[i];
+      for (int j = 0; j < kNumConstants; ++j) equations[i][j] += weighed * sample.factors[j];
+      equations[i][kNumConstants] += weighed;
     }
   }
-  for (int i = 0; i < kTerms; ++i) {
+  for (int i = 0; i < kNumConstants; ++i) {
     if (used[i]) continue;
-    for (int j = 0; j < kTerms; ++j) equations[i][j] = equations[j][i] = 0;
-    equations[i][i] = 1, equations[i][kTerms] = 0;
+    for (int j = 0; j < kNumConstants; ++j) equations[i][j] = equations[j][i] = 0;
+    equations[i][i] = 1, equations[i][kNumConstants] = 0;
   }
-  for (int pivot = 0; pivot < kTerms; ++pivot) {
+  for (int pivot = 0; pivot < kNumConstants; ++pivot) {
     if (equations[pivot][pivot] == 0) continue;
-    for (int i = 0; i < kTerms; ++i) {
+    for (int i = 0; i < kNumConstants; ++i) {
       if (i == pivot) continue;
       const double factor = equations[i][pivot] / equations[pivot][pivot];
-      for (int j = 0; j <= kTerms; ++j) equations[i][j] -= factor * equations[pivot][j];
+      for (int j = 0; j <= kNumConstants; ++j) equations[i][j] -= factor * equations[pivot][j];
     }
   }
-  Terms found{};
-  for (int i = 0; i < kTerms; ++i)
-    found[i] = equations[i][i] == 0 ? 0 : equations[i][kTerms] / equations[i][i];
+  Constants found{};
+  for (int i = 0; i < kNumConstants; ++i)
+    found[i] = equations[i][i] == 0 ? 0 : equations[i][kNumConstants] / equations[i][i];
   return found;
 }
 
-// Solves the normal equations such that no term is below 0.
-Terms solve_positive(const std::vector<Equation>& samples) {
-  std::array<bool, kTerms> used{};
+// Solves the normal equations such that no constant is below 0.
+Constants solve_positive(const std::vector<Equation>& samples) {
+  std::array<bool, kNumConstants> used{};
   for (const Equation& sample : samples)
-    for (int i = 0; i < kTerms; ++i) used[i] = used[i] || sample.terms[i] > 0;
-  Terms found = solve(samples, used);
+    for (int i = 0; i < kNumConstants; ++i) used[i] = used[i] || sample.factors[i] > 0;
+  Constants found = solve(samples, used);
   while (std::ranges::min(found) < 0) {
     used[std::ranges::min_element(found) - found.begin()] = false;
     found = solve(samples, used);
@@ -111,8 +111,8 @@ std::vector<Equation> equations_of(const CopySamples& samples, const Caches& cac
     const auto add = [&](double out_us, double home_us, double weight) {
       Equation equation{.counts = weight};
       for (int i = 0; i < kHalf; ++i) {
-        equation.terms[i] = out_us > 0 ? half[i] / out_us : 0;
-        equation.terms[kHalf + i] = home_us > 0 ? half[i] / home_us : 0;
+        equation.factors[i] = out_us > 0 ? half[i] / out_us : 0;
+        equation.factors[kHalf + i] = home_us > 0 ? half[i] / home_us : 0;
       }
       equations.push_back(equation);
     };
@@ -124,7 +124,7 @@ std::vector<Equation> equations_of(const CopySamples& samples, const Caches& cac
 }
 
 struct Solution {
-  Terms terms = {};
+  Constants constants = {};
   double cost = 0;  // the sum of the errors, with their weights
 };
 
@@ -139,7 +139,7 @@ Solution fit(std::vector<Equation> equations) {
     const double before = found.cost;
     found = {solve_positive(equations), 0};
     for (Equation& equation : equations) {
-      const double error = std::abs(equation.sum(found.terms) - 1);
+      const double error = std::abs(equation.sum(found.constants) - 1);
       equation.weight = equation.counts / std::max(error, kSmallError);
       found.cost += equation.counts * (error < kSmallError ? error * error / kSmallError / 2
                                                            : error - kSmallError / 2);
@@ -149,13 +149,13 @@ Solution fit(std::vector<Equation> equations) {
   return found;
 }
 
-Machine::Copying copying_of(const Terms& terms, int first) {
+Machine::Copying copying_of(const Constants& found, int first) {
   constexpr double kLeast = 1e-6;  // replaces a time of zero
   const auto rate = [&](double us_per_byte) { return 1 / std::max(us_per_byte * 1e3, kLeast); };
-  return {.rank_us = std::max(terms[first], kLeast),
-          .waiting_us = std::max(terms[first + 1], kLeast),
-          .token_ns = std::max(terms[first + 2] * 1e3, kLeast),
-          .gb_s = {rate(terms[first + 3]), rate(terms[first + 4])}};
+  return {.rank_us = std::max(found[first], kLeast),
+          .waiting_us = std::max(found[first + 1], kLeast),
+          .token_ns = std::max(found[first + 2] * 1e3, kLeast),
+          .gb_s = {rate(found[first + 3]), rate(found[first + 4])}};
 }
 
 struct Candidate {
@@ -258,14 +258,14 @@ void write_machine(const std::string& file, const nlohmann::ordered_json& machin
 }
 
 Machine::Host fit_host(const CopySamples& samples) {
-  if (samples.shapes.size() < kTerms)
-    refuse("{} samples, at least {}", samples.shapes.size(), kTerms);
+  if (samples.shapes.size() < kNumConstants)
+    refuse("{} samples, at least {}", samples.shapes.size(), kNumConstants);
   Machine::Host host;
   host.processors = samples.processors;
   host.caches = fit_caches(samples);
-  const Terms terms = fit(equations_of(samples, host.caches)).terms;
-  host.dispatch = copying_of(terms, 0);
-  host.combine = copying_of(terms, kHalf);
+  const Constants found = fit(equations_of(samples, host.caches)).constants;
+  host.dispatch = copying_of(found, 0);
+  host.combine = copying_of(found, kHalf);
   return host;
 }
 

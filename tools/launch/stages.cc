@@ -19,11 +19,11 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 constexpr int kTimeoutCode = 124;  // the code of timeout(1)
-constexpr nanoseconds kTermSpan = seconds(3);
+constexpr nanoseconds kTerminateSpan = seconds(3);
 constexpr nanoseconds kLeftoverSpan = seconds(1);
 constexpr nanoseconds kLeftoverRound = milliseconds(50);
 constexpr int kLeftoverRounds = 60;
-// After the order to terminate, an agent needs kTermSpan and the rounds for leftovers. The
+// After the order to terminate, an agent needs kTerminateSpan and the rounds for leftovers. The
 // remaining seconds are a reserve.
 constexpr nanoseconds kAgentSpan = seconds(12);
 
@@ -146,7 +146,7 @@ void Job::escalate() {
       say(remote() ? fmt::format("no report for {} from {}; cutting the connection",
                                  seconds_text(kAgentSpan), running_ranks())
                    : fmt::format("{} ignore SIGTERM for {}; killing them", running_ranks(),
-                                 seconds_text(kTermSpan)));
+                                 seconds_text(kTerminateSpan)));
       return kill_children();
     case Stage::kKilling: return;
     case Stage::kLeftovers: return kill_leftovers();
@@ -160,7 +160,7 @@ void Job::terminate() {
   }
   signal_ranks(SIGTERM);
   signal_ranks(SIGCONT);  // a stopped process does not receive SIGTERM
-  enter(Stage::kTerminating, kTermSpan);
+  enter(Stage::kTerminating, kTerminateSpan);
 }
 
 // Kills all children. The agent of a killed ssh sees the end of its input and kills its ranks.

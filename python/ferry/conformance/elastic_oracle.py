@@ -90,17 +90,17 @@ def combined(inputs, rank, outputs, biases=(), *, alignment=1, expand=False, mul
         total = torch.zeros(hidden)
         for bias in biases:
             total = total + bias[token].float()
-        for term in _terms(inputs, rank, token, outputs, where, expand, multiple_reduction):
-            total = total + term.float()
+        for summand in _summands(inputs, rank, token, outputs, where, expand, multiple_reduction):
+            total = total + summand.float()
         result[token] = total.to(dtype)
     return result
 
 
-def _terms(inputs, rank, token, outputs, where, expand, multiple_reduction):
+def _summands(inputs, rank, token, outputs, where, expand, multiple_reduction):
     receivers = inputs.ranks_of(rank, token)
     if not expand:
         return [outputs[receiver][where[receiver][rank, token]] for receiver in receivers]
-    terms = {}
+    summands = {}
     for receiver in receivers:
         here = [k for k, _ in entries(inputs, receiver, rank, token)]
         rows = {k: outputs[receiver][where[receiver][Slot(rank, token, k)]] for k in here}
@@ -109,5 +109,5 @@ def _terms(inputs, rank, token, outputs, where, expand, multiple_reduction):
             for k in sorted(rows):
                 partial = partial + rows[k].float()
             rows = {max(rows): partial.to(outputs[0].dtype)}
-        terms.update(rows)
-    return [terms[k] for k in sorted(terms)]
+        summands.update(rows)
+    return [summands[k] for k in sorted(summands)]

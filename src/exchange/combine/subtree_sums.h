@@ -24,7 +24,7 @@ class SubtreeSums {
   const ReplyLayout& layout() const noexcept { return asked_[0].layout(); }
   // The reply for a subtree of a token; null: its rows are of this node.
   const std::byte* reply(std::int64_t token, int subtree) const {
-    return of_token(token).answer(subtrees_[token].first + subtree);
+    return of_token(token).reply(subtrees_[token].first + subtree);
   }
   bool are_here(std::int64_t token) const noexcept;
 

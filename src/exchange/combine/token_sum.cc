@@ -162,13 +162,13 @@ void TokenSum::add_special(const Special& special, Summands& sum) const {
     return static_cast<const std::byte*>(matrix) + offset;
   };
   auto* made = reinterpret_cast<float*>(sum.scratch());
-  constant_term({.x = x,
-                 .alpha1 = row_of(call_.args.constants.alpha1),
-                 .alpha2 = row_of(call_.args.constants.alpha2),
-                 .v = row_of(call_.args.constants.v),
-                 .type = tokens.dtype,
-                 .hidden = tokens.hidden,
-                 .out = made});
+  constant_summand({.x = x,
+                    .alpha1 = row_of(call_.args.constants.alpha1),
+                    .alpha2 = row_of(call_.args.constants.alpha2),
+                    .v = row_of(call_.args.constants.v),
+                    .type = tokens.dtype,
+                    .hidden = tokens.hidden,
+                    .out = made});
   sum.add(made, DataType::kFp32, special.weight);
 }
 

@@ -8,11 +8,11 @@
 namespace ferry::internal {
 
 RequestedSums::RequestedSums(const SubtreeRule& rule, int level, const SumFormat& format,
-                             const ReplyLayout& answers)
+                             const ReplyLayout& layout)
     : rule_(rule),
       level_(level),
       format_(format),
-      layout_(answers),
+      layout_(layout),
       terms_(rule.forwarding->mates.size()),
       bytes_(terms_.size()),
       sums_(terms_.size()) {}
@@ -53,14 +53,14 @@ void RequestedSums::send(SumServer& server, std::uint64_t number, int source) {
   }
 }
 
-const std::byte* RequestedSums::answer(std::size_t subtree) const noexcept {
-  const Answer& answer = replies_[subtree];
-  return answer.next_hop < 0 ? nullptr : sums_[answer.next_hop]->memory.get() + answer.at;
+const std::byte* RequestedSums::reply(std::size_t subtree) const noexcept {
+  const Reply& reply = replies_[subtree];
+  return reply.next_hop < 0 ? nullptr : sums_[reply.next_hop]->memory.get() + reply.at;
 }
 
 bool RequestedSums::has_arrived(std::size_t subtree) const noexcept {
-  const Answer& answer = replies_[subtree];
-  return answer.next_hop < 0 || sums_[answer.next_hop]->come() >= answer.end;
+  const Reply& reply = replies_[subtree];
+  return reply.next_hop < 0 || sums_[reply.next_hop]->come() >= reply.end;
 }
 
 void RequestedSums::add_awaited(std::vector<int>& mates) const {

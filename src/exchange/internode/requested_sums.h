@@ -19,7 +19,7 @@ class RequestedSums {
  public:
   // Requests go to mates further in than `level`; -1: to all.
   RequestedSums(const SubtreeRule& rule, int level, const SumFormat& format,
-                const ReplyLayout& answers);
+                const ReplyLayout& layout);
 
   // The subtrees of a unit's summands: summand i is item i.
   Subtrees subtrees_of(const SumUnit& unit) const;
@@ -30,7 +30,7 @@ class RequestedSums {
 
   std::size_t num_subtrees() const noexcept { return replies_.size(); }
   // Call after send(). Returns the reply for a subtree; null: its rows are on this node.
-  const std::byte* answer(std::size_t subtree) const noexcept;
+  const std::byte* reply(std::size_t subtree) const noexcept;
   bool has_arrived(std::size_t subtree) const noexcept;
   // True if sums are requested from the mate with this index.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
@@ -39,7 +39,7 @@ class RequestedSums {
   const ReplyLayout& layout() const noexcept { return layout_; }
 
  private:
-  struct Answer {
+  struct Reply {
     int next_hop;
     std::size_t at, end;  // bytes of that mate's reply
   };
@@ -51,7 +51,7 @@ class RequestedSums {
   std::vector<std::vector<std::byte>> terms_;  // [mates]
   std::vector<std::size_t> bytes_;             // [mates] bytes of the replies
   std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is requested
-  std::vector<Answer> replies_;                // [subtrees]
+  std::vector<Reply> replies_;                 // [subtrees]
 };
 
 }  // namespace ferry::internal

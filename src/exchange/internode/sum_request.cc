@@ -143,7 +143,7 @@ void SumRequest::write_replies() {
       for (std::int64_t i = first; i < last; ++i) write_reply(replies_[i], sums_[share]);
     }
   });
-  for (const Answer& answer : replies_) out_->written(answer.place);
+  for (const Reply& reply : replies_) out_->written(reply.place);
 }
 
 // Fills in `row`; for a row of another node all but its address. False: the row was not published.
@@ -164,18 +164,18 @@ bool SumRequest::find_row(const Summand& term, RowSum::Row& row) const {
   return true;
 }
 
-void SumRequest::write_reply(const Answer& answer, RowSum& sum) const {
+void SumRequest::write_reply(const Reply& reply, RowSum& sum) const {
   const ReplyLayout& layout = asked_.layout();
-  const SumUnit& unit = answer.unit;
+  const SumUnit& unit = reply.unit;
   const Subtrees subtrees = asked_.subtrees_of(unit);
   bool published = true;
   const auto find = [&](std::int64_t item, RowSum::Row& row) {
     published = find_row(unit[item], row) && published;
   };
-  const auto theirs = [&](int i) { return asked_.answer(answer.subtree + i); };
+  const auto theirs = [&](int i) { return asked_.reply(reply.subtree + i); };
   sum.clear(0, unit.num_summands);
   layout.exact ? sum.set_rows(subtrees, find, theirs) : sum.set_sums(subtrees, find, theirs);
-  std::byte* const out = answer.place.data;
+  std::byte* const out = reply.place.data;
   if (!published) {
     std::fill_n(out, layout.bytes(unit.num_summands), std::byte{0});
     return;
@@ -185,15 +185,15 @@ void SumRequest::write_reply(const Answer& answer, RowSum& sum) const {
   } else {
     sum.sum(head_.level + 1, out);
   }
-  if (layout.scalars > 0) write_scalars(answer, subtrees);
+  if (layout.scalars > 0) write_scalars(reply, subtrees);
 }
 
-void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) const {
+void SumRequest::write_scalars(const Reply& reply, const Subtrees& subtrees) const {
   const ReplyLayout& layout = asked_.layout();
   const WindowView& view = links_.view();
-  const SumUnit& unit = answer.unit;
+  const SumUnit& unit = reply.unit;
   auto* const out =
-      reinterpret_cast<float*>(answer.place.data + layout.scalars_at(unit.num_summands));
+      reinterpret_cast<float*>(reply.place.data + layout.scalars_at(unit.num_summands));
   const auto own = [&](std::int64_t item, int tp_rank) {
     const auto [rank, index] = unit[item].places[tp_rank];
     return reinterpret_cast<const float*>(
@@ -201,7 +201,7 @@ void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) c
            std::int64_t{index} * layout.scalars;
   };
   const auto theirs = [&](int i) -> const std::byte* {
-    const std::byte* sums = asked_.answer(answer.subtree + i);
+    const std::byte* sums = asked_.reply(reply.subtree + i);
     return sums ? sums + layout.scalars_at(static_cast<int>(subtrees[i].items.size())) : sums;
   };
   set_scalars(subtrees, {layout.scalars, format_.tp_size}, own, theirs,

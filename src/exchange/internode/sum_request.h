@@ -38,7 +38,7 @@ class SumRequest {
  private:
   enum class Ready { kNo, kYes, kNever };
   // A reply that can be written now: its rows and sums have arrived, and there is room for it.
-  struct Answer {
+  struct Reply {
     SumUnit unit;
     std::size_t subtree;  // index in asked_ of the unit's first subtree
     MessageStream::Place place;
@@ -50,8 +50,8 @@ class SumRequest {
   void find_replies();
   void write_replies();
   bool find_row(const Summand& term, RowSum::Row& row) const;
-  void write_reply(const Answer& answer, RowSum& sum) const;
-  void write_scalars(const Answer& answer, const Subtrees& subtrees) const;
+  void write_reply(const Reply& reply, RowSum& sum) const;
+  void write_scalars(const Reply& reply, const Subtrees& subtrees) const;
 
   SumServer& server_;
   MateLinks& links_;
@@ -60,11 +60,11 @@ class SumRequest {
   SumFormat format_;
   RequestedSums asked_;  // from mates further in
   std::vector<std::byte> units_;
-  std::size_t at_ = 0;           // bytes of units_ that are served
-  std::size_t subtree_ = 0;      // index in asked_ for the next unit
-  std::vector<int> ranks_;       // the ranks of the requested rows
-  std::vector<RowSum> sums_;     // [workers] made with the first unit, like out_
-  std::vector<Answer> replies_;  // the next replies to write
+  std::size_t at_ = 0;          // bytes of units_ that are served
+  std::size_t subtree_ = 0;     // index in asked_ for the next unit
+  std::vector<int> ranks_;      // the ranks of the requested rows
+  std::vector<RowSum> sums_;    // [workers] made with the first unit, like out_
+  std::vector<Reply> replies_;  // the next replies to write
   std::optional<MessageStream> out_;
 };
 

@@ -20,9 +20,9 @@ void SumServer::take(int from, const MessageHead& head, const SumRequestMessage&
   to_pass_on_.push_back(&request);
 }
 
-void SumServer::take(int from, const MessageHead& head, const SumReply& answers) {
+void SumServer::take(int from, const MessageHead& head, const SumReply& reply) {
   const bool whole =
-      head.number == kDeparted || inbox_.take(head.number, head.source, from, answers.bytes);
+      head.number == kDeparted || inbox_.take(head.number, head.source, from, reply.bytes);
   if (!whole || head.source != links_.rank()) return;
   inbox_.raise_summed(from, head.number);
   links_.group().ring();

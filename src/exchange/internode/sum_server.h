@@ -35,7 +35,7 @@ class SumServer {
 
   // Reads a message of rank `from`: a request, or the next bytes of a reply.
   void take(int from, const MessageHead& head, const SumRequestMessage& ask);
-  void take(int from, const MessageHead& head, const SumReply& answers);
+  void take(int from, const MessageHead& head, const SumReply& reply);
   // Call when `source` requests nothing more.
   void end(int source);
   // Sends the sums that can be made now. True if the last sum of a request was sent.

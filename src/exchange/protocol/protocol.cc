@@ -179,7 +179,7 @@ void Protocol::publish(std::uint64_t number, Stage stage) {
   FERRY_CHECK(before, <, progress_of(number, stage));
   raise(view_.control(setup_.rank).progress, progress_of(number, stage));
   group_.ring();
-  ways_.tell(number, stage);
+  ways_.send_progress(number, stage);
 }
 
 Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept {

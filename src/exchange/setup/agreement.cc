@@ -21,7 +21,7 @@ namespace {
 // connection ended. So an error that a rank reported before is thrown instead; or else a death on
 // this node, since the rank that died may be the one that had to pass the report on.
 template <typename Meet>
-auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
+auto with_causes(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
   Status said;
   const std::function<void()> look = [&group, &said] {
     group.progress();
@@ -43,12 +43,13 @@ auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(
 
 // Between nodes all ranks pass a barrier first: a rank may still have to send messages of an
 // exchange that it has destroyed, and it moves few messages while it waits in a rendezvous.
-std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
+std::vector<std::string> all_gather_replies(GroupState& group, const std::string& mine,
+                                            const Deadline& by) {
   if (!group.one_node()) {
     const std::chrono::nanoseconds left(by.remaining_ns());
     require_ok(group.barrier(left));
   }
-  return heard(group, by, [&](const Deadline& looking) {
+  return with_causes(group, by, [&](const Deadline& looking) {
     return group.rendezvous().all_gather(mine, looking);
   });
 }
@@ -90,11 +91,11 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
   } catch (const std::exception& failure) {  // memory for the setup itself
     refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()), by);
   }
-  require_agreement(tell(group, made, by), object);
+  require_agreement(all_gather_replies(group, made, by), object);
 }
 
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {
-  return heard(group, by, [&](const Deadline& looking) {
+  return with_causes(group, by, [&](const Deadline& looking) {
     return group.rendezvous().share_segment(bytes, looking);
   });
 }
@@ -111,11 +112,11 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
 
 void refuse_setup(GroupState& group, const Error& why, const Deadline& by) {
   try {
-    tell(group, refusal_reply(why), by);
-  } catch (const Error& untold) {
-    throw Error(untold.code(),
-                fmt::format("{}; this rank had refused: {}", untold.what(), why.what()),
-                untold.culprit());
+    all_gather_replies(group, refusal_reply(why), by);
+  } catch (const Error& not_sent) {
+    throw Error(not_sent.code(),
+                fmt::format("{}; this rank had refused: {}", not_sent.what(), why.what()),
+                not_sent.culprit());
   }
   throw why;
 }

@@ -28,19 +28,19 @@ std::string refusal_reply(const Error& why) {
 
 std::string willing_reply(const std::string& what) { return kWilling + what; }
 
-void require_agreement(const std::vector<std::string>& answers, const char* object) {
-  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (answers[rank].starts_with(kRefused))
+void require_agreement(const std::vector<std::string>& replies, const char* object) {
+  for (std::size_t rank = 0; rank < replies.size(); ++rank) {
+    if (replies[rank].starts_with(kRefused))
       throw Error(Code::kPeerRejected,
                   fmt::format("rank {} refused to make this {}: {}", rank, object,
-                              rest_of(answers[rank], 2)),
+                              rest_of(replies[rank], 2)),
                   static_cast<int>(rank));
   }
-  for (std::size_t rank = 1; rank < answers.size(); ++rank) {
-    if (answers[rank] == answers[0]) continue;
+  for (std::size_t rank = 1; rank < replies.size(); ++rank) {
+    if (replies[rank] == replies[0]) continue;
     throw Error(Code::kMismatch,
                 fmt::format("ranks 0 and {} make different {}s: {}", rank, object,
-                            differences(rest_of(answers[0], 1), rest_of(answers[rank], 1))),
+                            differences(rest_of(replies[0], 1), rest_of(replies[rank], 1))),
                 static_cast<int>(rank));
   }
 }

@@ -17,6 +17,6 @@ std::string willing_reply(const std::string& what);
 // Reads the replies of all ranks. Throws Error(kPeerRejected), which names a rank that refused, or
 // Error(kMismatch), which names two ranks that would make different objects. `object`: the name of
 // the object in the message.
-void require_agreement(const std::vector<std::string>& answers, const char* object = "exchange");
+void require_agreement(const std::vector<std::string>& replies, const char* object = "exchange");
 
 }  // namespace ferry::internal

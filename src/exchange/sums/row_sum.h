@@ -55,9 +55,9 @@ class RowSum {
   Row& row(std::int64_t item) noexcept { return rows_[item - first_]; }
 
   // Sets the rows of all items. `find_row(item, row)` fills in a row; for a row of another node all
-  // but its address. `answer(i)` is the reply of subtree i, which has its rows; null: this node.
-  template <typename FindRow, typename AnswerOf>
-  void set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
+  // but its address. `reply(i)` is the reply of subtree i, which has its rows; null: this node.
+  template <typename FindRow, typename ReplyOf>
+  void set_rows(const Subtrees& subtrees, const FindRow& find_row, const ReplyOf& reply);
   // Adds the row of an item as a summand. With Partials::kPerRank the rows of its rank are one
   // summand, in the place of the last of them.
   void add_summand(std::int64_t item, Summands& sum) const;
@@ -65,8 +65,8 @@ class RowSum {
   void ship(std::int64_t item, void* out);
 
   // Sets the sums of all subtrees in place of rows. The arguments are those of set_rows().
-  template <typename FindRow, typename AnswerOf>
-  void set_sums(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
+  template <typename FindRow, typename ReplyOf>
+  void set_sums(const Subtrees& subtrees, const FindRow& find_row, const ReplyOf& reply);
   // Adds the sums to `total`, one summand for each group of `level`. All these groups are in one
   // group of the next level out.
   void add_to(Summands& total, int level) { add_to(total, sums_, level); }
@@ -117,12 +117,12 @@ void add_scalars(std::int64_t item, const ScalarShape& shape, const OwnScalars& 
 }
 
 // Writes the scalars of all items to `to(item)`. `own(item, tp_rank)` has those of rows of this
-// node. `answer(i)` has those of subtree i, one after the other; null: this node.
-template <typename OwnScalars, typename AnswerOf, typename To>
+// node. `reply(i)` has those of subtree i, one after the other; null: this node.
+template <typename OwnScalars, typename ReplyOf, typename To>
 void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnScalars& own,
-                 const AnswerOf& answer, const To& to) {
+                 const ReplyOf& reply, const To& to) {
   for (int i = 0; i < subtrees.count(); ++i) {
-    const std::byte* theirs = answer(i);
+    const std::byte* theirs = reply(i);
     for (const std::int64_t item : subtrees[i].items) {
       if (theirs == nullptr) {
         add_scalars(item, shape, own, to(item));
@@ -134,10 +134,10 @@ void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnSc
   }
 }
 
-template <typename FindRow, typename AnswerOf>
-void RowSum::set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer) {
+template <typename FindRow, typename ReplyOf>
+void RowSum::set_rows(const Subtrees& subtrees, const FindRow& find_row, const ReplyOf& reply) {
   for (int i = 0; i < subtrees.count(); ++i) {
-    const std::byte* theirs = answer(i);
+    const std::byte* theirs = reply(i);
     for (const std::int64_t item : subtrees[i].items) {
       Row& found = row(item);
       find_row(item, found);
@@ -150,12 +150,12 @@ void RowSum::set_rows(const Subtrees& subtrees, const FindRow& find_row, const A
   }
 }
 
-template <typename FindRow, typename AnswerOf>
-void RowSum::set_sums(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer) {
+template <typename FindRow, typename ReplyOf>
+void RowSum::set_sums(const Subtrees& subtrees, const FindRow& find_row, const ReplyOf& reply) {
   sums_.clear();
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, items] = subtrees[i];
-    const std::byte* theirs = answer(i);
+    const std::byte* theirs = reply(i);
     sums_.push_back({level, theirs});
     for (const std::int64_t item : items)
       if (theirs == nullptr) find_row(item, row(item));

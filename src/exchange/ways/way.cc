@@ -60,7 +60,7 @@ void Way::read(const InMessage& message) {
                      store_rows(links_.view(), head.number, rows.units);
                    },
                    [&](const SumRequestMessage& ask) { sums_.take(from, head, ask); },
-                   [&](const SumReply& answers) { sums_.take(from, head, answers); }},
+                   [&](const SumReply& reply) { sums_.take(from, head, reply); }},
              read_message(head.kind, body, links_.layout(), sums_.max_row_bytes()));
 }
 

@@ -31,7 +31,7 @@ std::size_t Ways::of_token(std::int64_t token, std::size_t num_ways) const noexc
 }
 
 // Only ranks of this node wait for sums of counts.
-void Ways::tell(std::uint64_t number, Stage stage) const {
+void Ways::send_progress(std::uint64_t number, Stage stage) const {
   if (stage == Stage::kSummed) return;
   send_read_through(number);
   if (ways_.size() > 1 && stage == Stage::kDelivered) ways_[1]->mirror().send_delivered(number);

@@ -34,9 +34,9 @@ class Ways {
   // The index of the way that a token takes.
   std::size_t of_token(std::int64_t token, std::size_t num_ways) const noexcept;
 
-  // Control messages; on one node these functions do nothing. tell() sends this rank's flags and
-  // record to other nodes once its progress has reached `stage`.
-  void tell(std::uint64_t number, Stage stage) const;
+  // Control messages; on one node these functions do nothing. send_progress() sends this rank's
+  // flags and record to other nodes once its progress has reached `stage`.
+  void send_progress(std::uint64_t number, Stage stage) const;
   // Sends the number of the last operation that this rank has finished.
   void send_read_through(std::uint64_t number) const;
   // Sends that this rank destroys its exchange.
