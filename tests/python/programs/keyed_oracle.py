@@ -10,6 +10,7 @@ for each of 8 roundings: each rank rounds the sum of its experts, and each node 
 import argparse
 import itertools
 import os
+import sys
 import types
 
 import torch
@@ -284,7 +285,8 @@ def main():
             measure(adapter, p, tokens, args.rounds)
         dist.barrier()
         adapter.buffer.destroy()
-        print(f"{mode} {precision} passed on rank {dist.get_rank()}", flush=True)
+        # one write: other ranks print at the same time
+        sys.stdout.write(f"{mode} {precision} passed on rank {dist.get_rank()}\n")
     dist.barrier()
     dist.destroy_process_group()
 
