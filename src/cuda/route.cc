@@ -61,20 +61,11 @@ std::unique_ptr<CudaRoute> CudaRoutePool::make() const {
 }
 
 void CudaRoutePool::reserve(int routes) {
-  for (int i = 0; i < routes; ++i) free_.push_back(make());
+  for (int i = 0; i < routes; ++i) routes_->put_new(make());
 }
 
 std::shared_ptr<CudaRoute> CudaRoutePool::take() {
-  std::unique_ptr<CudaRoute> route;
-  if (const std::lock_guard lock(mutex_); !free_.empty()) {
-    route = std::move(free_.back());
-    free_.pop_back();
-  }
-  if (!route) route = make();
-  return {route.release(), [pool = shared_from_this()](CudaRoute* of) {
-            const std::lock_guard lock(pool->mutex_);
-            pool->free_.emplace_back(of);
-          }};
+  return routes_->take([this] { return make(); });
 }
 
 }  // namespace ferry::internal

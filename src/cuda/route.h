@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/return_pool.h"
 #include "cuda/views.h"
 
 namespace ferry::internal {
@@ -23,7 +23,7 @@ struct CudaRoute {
   bool known() const noexcept;  // the host may read view.host
 };
 
-class CudaRoutePool : public std::enable_shared_from_this<CudaRoutePool> {
+class CudaRoutePool {
  public:
   CudaRoutePool(const CudaShape& shape, std::int64_t max_tokens, int num_local,
                 std::uint64_t exchange);
@@ -39,8 +39,7 @@ class CudaRoutePool : public std::enable_shared_from_this<CudaRoutePool> {
   std::int64_t max_tokens_;
   int num_local_;
   std::uint64_t exchange_;
-  std::mutex mutex_;  // handles are freed by any thread
-  std::vector<std::unique_ptr<CudaRoute>> free_;
+  std::shared_ptr<ReturnPool<CudaRoute>> routes_ = std::make_shared<ReturnPool<CudaRoute>>();
 };
 
 }  // namespace ferry::internal

@@ -56,6 +56,9 @@ struct Route {
   std::vector<std::int64_t> rows_sent;        // [active ranks, members]
 
   ReceivedRows received;
+
+  // An empty route that keeps the memory of its vectors.
+  void clear() noexcept;
 };
 
 }  // namespace ferry::internal

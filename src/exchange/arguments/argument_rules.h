@@ -5,8 +5,6 @@
 //   combine_rules.cc   rows, results       window_rules.cc  addresses in the window
 #pragma once
 
-#include <memory>
-
 #include "exchange/protocol/protocol.h"
 #include "exchange/setup/setup.h"
 #include "ferry/exchange.h"
@@ -22,10 +20,9 @@ Status check_token_rank(const Setup& setup, const char* call, std::int64_t num_t
 Status check_dispatch(const Setup& setup, const DispatchArgs& args);
 // Checks the arguments of a dispatch with a cached handle.
 Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchArgs& args);
-// For a dispatch without a cached handle: checks the top-k ids, and makes a route that has the
-// experts of this rank's tokens, and no slots yet.
-Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
-                  std::shared_ptr<Route>& route);
+// For a dispatch without a cached handle: checks the top-k ids, and writes the experts of this
+// rank's tokens to an empty route. It has no slots yet.
+Status fill_route(const Setup& setup, const DispatchArgs& args, Route& route);
 
 // The arguments of a combine that can be checked without a route.
 Status check_combine(const Setup& setup, const CombineArgs& args);

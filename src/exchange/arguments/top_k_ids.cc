@@ -111,19 +111,14 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
 
 }  // namespace
 
-Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
-                  std::shared_ptr<Route>& route) {
+Status fill_route(const Setup& setup, const DispatchArgs& args, Route& route) {
   if (Status status = check_ids(setup, args); !status.ok()) return status;
-  route = std::make_shared<Route>();
-  route->exchange_id = setup.id;
-  route->number = issued.number;
-  route->active = issued.active;
-  route->num_tokens = args.tokens.num_rows;
-  route->top_k = setup.config.top_k;
-  route->num_entries = setup.config.top_k + setup.config.shared.num_experts;
-  route->columns.resize(route->num_tokens * route->num_entries);
-  for (std::int64_t token = 0; token < route->num_tokens; ++token) {
-    if (Status status = read_ids(setup, args, token, *route); !status.ok()) return status;
+  route.num_tokens = args.tokens.num_rows;
+  route.top_k = setup.config.top_k;
+  route.num_entries = setup.config.top_k + setup.config.shared.num_experts;
+  route.columns.resize(route.num_tokens * route.num_entries);
+  for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+    if (Status status = read_ids(setup, args, token, route); !status.ok()) return status;
   }
   return {};
 }

@@ -47,7 +47,8 @@ Status Combine::find_route() {
     return check_combine_handle(call_.setup, active(), args);
   }
   if (Status status = check_dispatched(call_.setup, args); !status.ok()) return status;
-  const Status status = make_route(call_.setup, issued(), *args.dispatched, unplaced_);
+  unplaced_ = exchange_.new_route(issued());
+  const Status status = fill_route(call_.setup, *args.dispatched, *unplaced_);
   if (!status.ok()) {
     return {Code::kInvalidArgument,
             fmt::format("combine: of what was dispatched: {}", status.message()), call_.setup.rank};

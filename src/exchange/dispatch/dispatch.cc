@@ -29,10 +29,7 @@ Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
 }
 
 void Dispatch::leave_empty() {
-  unplaced_ = std::make_shared<Route>();
-  unplaced_->exchange_id = setup_.id;
-  unplaced_->number = number();
-  unplaced_->active = issued().active;
+  unplaced_ = exchange_.new_route(issued());
   route_ = unplaced_;
 }
 
@@ -41,8 +38,9 @@ Status Dispatch::announce(const DispatchArgs& args) {
   if (refusal.ok()) refusal = check_dispatch(setup_, args);
   if (refusal.ok()) refusal = check_window(*exchange_.pool, setup_.rank, args);
   if (refusal.ok()) {
-    refusal = args.cached ? check_cached(setup_, active(), args)
-                          : make_route(setup_, issued(), args, unplaced_);
+    if (!args.cached) unplaced_ = exchange_.new_route(issued());
+    refusal =
+        args.cached ? check_cached(setup_, active(), args) : fill_route(setup_, args, *unplaced_);
   }
   if (!refusal.ok()) return refusal;
   route_ = args.cached ? args.cached.route() : unplaced_;

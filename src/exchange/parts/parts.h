@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "base/return_pool.h"
 #include "exchange/protocol/protocol.h"
 #include "exchange/setup/setup.h"
 #include "exchange/setup/window_view.h"
@@ -30,11 +32,22 @@ struct ExchangeParts {
   std::shared_ptr<WorkerPool> workers;
   StoreChoice stores;
   std::unique_ptr<Trace> trace;  // null unless FERRY_TRACE is set
-  // Memory of place(), list_rows() and combines, kept so that it is allocated once.
+  // Memory of routes, place(), list_rows() and combines, kept so that it is allocated once.
+  std::shared_ptr<ReturnPool<Route>> routes = std::make_shared<ReturnPool<Route>>();
+  std::vector<const std::int32_t*> count_rows = {};  // [active ranks]
   ColumnSums column_sums = {};
   PendingTokens pending = {};
   ExchangeStats stats = {};
 
+  // An empty route of this operation.
+  std::shared_ptr<Route> new_route(const Issued& issued) const {
+    std::shared_ptr<Route> route = routes->take([] { return std::make_unique<Route>(); });
+    route->clear();
+    route->exchange_id = setup->id;
+    route->number = issued.number;
+    route->active = issued.active;
+    return route;
+  }
   Record& record(int rank, std::uint64_t number) const noexcept {
     return view.record(rank, number);
   }

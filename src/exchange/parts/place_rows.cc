@@ -14,10 +14,10 @@ namespace {
 
 constexpr std::int64_t kColumnsPerLine = kLineBytes / sizeof(std::int32_t);
 
-std::vector<const std::int32_t*> find_count_rows(const ExchangeParts& exchange,
-                                                 std::uint64_t number, const ActiveSet& active) {
-  std::vector<const std::int32_t*> rows;  // [active ranks]
-  rows.reserve(active.ranks.size());
+std::span<const std::int32_t* const> find_count_rows(ExchangeParts& exchange, std::uint64_t number,
+                                                     const ActiveSet& active) {
+  std::vector<const std::int32_t*>& rows = exchange.count_rows;
+  rows.clear();
   for (const int peer : active.ranks) {
     const bool sends = exchange.setup->places->sends(peer);
     rows.push_back(sends ? exchange.view.count_row(peer, number) : nullptr);
