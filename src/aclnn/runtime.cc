@@ -36,7 +36,7 @@ Streams& streams() {
 }
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::uint32_t kLeastDevices = 16;  // CANN's sample programs need as many
+constexpr std::uint32_t kLeastDevices = 16;  // CANN's sample programs use that many
 
 int allocate(const char* name, void** pointer, std::size_t size) {
   if (pointer == nullptr || size == 0)
@@ -190,8 +190,8 @@ aclError aclrtCreateStream(aclrtStream* stream) {
   return ACL_SUCCESS;
 }
 aclError aclrtDestroyStream(aclrtStream stream) {
-  std::shared_ptr<Stream>
-      last;  // declared before the lock: it waits for its queue without the lock
+  // Declared before the lock, so that the destructor waits for the queue without the lock.
+  std::shared_ptr<Stream> last;
   const std::lock_guard lock(streams().mutex);
   if (const auto found = streams().alive.find(stream); found != streams().alive.end()) {
     last = std::move(found->second.second);

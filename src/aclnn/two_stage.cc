@@ -32,14 +32,15 @@ namespace {
 
 struct Executors {
   std::mutex mutex;
-  std::map<aclOpExecutor*, std::unique_ptr<aclOpExecutor>> waiting;  // for their second stage
+  std::map<aclOpExecutor*, std::unique_ptr<aclOpExecutor>> waiting;  // for stage two
 };
 Executors& executors() {
   static Executors all;
   return all;
 }
 
-// The algorithm: commAlg, or without it, and in version 1, that of HCCL's environment variables.
+// The algorithm: commAlg if it is given. Otherwise, and in version 1, HCCL's environment variables
+// choose it.
 std::string algorithm_of(const Arguments& given) {
   if (given.commAlg != nullptr && *given.commAlg != 0) return given.commAlg;
   const auto [pcie, roce] = intra_switches_in_environment();
@@ -96,7 +97,8 @@ cann::DispatchArgs read_dispatch(const Arguments& given, aclOpExecutor& made) {
   args.x = o.rows("x", given.x);
   args.expert_ids = o.matrix<std::int32_t>("expertIds", given.expertIds, ACL_INT32);
   args.scales = o.matrix<float>("scales", given.scales, ACL_FLOAT);
-  // In one dimension: with quantMode 0 a scale for each token, else a scale for each channel.
+  // Scales of one dimension: with quantMode 0 there is one for each token, else one for each
+  // channel.
   if (given.quantMode != 0 && given.scales != nullptr && given.scales->dims.size() == 1)
     std::swap(args.scales.rows, args.scales.columns);
   args.x_active_mask = o.matrix<std::uint8_t>("xActiveMask", given.xActiveMask, ACL_BOOL);

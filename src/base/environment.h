@@ -50,7 +50,7 @@ struct TracePlace {
 
   std::string name_of(int rank) const;
 };
-TracePlace trace_place(const std::string& name);  // of a value of FERRY_TRACE
+TracePlace trace_place(const std::string& name);  // `name`: a value of FERRY_TRACE
 TracePlace trace_in_environment();
 
 }  // namespace ferry::internal

@@ -223,8 +223,9 @@ void Acceptor::read_guests() {
   std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
 }
 
-// Returns nullopt if the frame is not a hello of a rank of this job. A rank with another protocol
-// of ferry receives its error unsealed, since it could not open a sealed one.
+// Returns nullopt if the frame is not a hello of a rank of this job. A rank whose hello
+// has another version of the protocol receives the error unsealed, since it could not open a sealed
+// error.
 std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   if (frame.kind != FrameKind::kHello || frame.call != 0) return std::nullopt;
   if (local()) return decode_hello(frame.payload);

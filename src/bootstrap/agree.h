@@ -50,7 +50,7 @@ void check_same_bytes(const std::vector<std::string>& bytes);
 // problem.
 void check_no_problem(const std::vector<std::string>& problems);
 
-// What a rank sends after it has shared a segment: its size, and the problem if there was one. The
+// The text that a rank sends after it has shared a segment: its size, and the problem if any. The
 // texts of all ranks pass both checks above.
 std::string share_reply(std::size_t bytes, const std::string& problem);
 void check_shared(const std::vector<std::string>& replies);

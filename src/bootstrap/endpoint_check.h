@@ -20,7 +20,8 @@ namespace ferry::internal {
 bool is_same_process(const Hello& a, const Hello& b);
 
 // Waits until the deadline for the listener of an earlier group to close. Throws Error. If another
-// rank 0 of this group listens, it throws at once, because that one refuses all ranks of this one.
+// process listens as rank 0 of the same group, it throws at once, because that process refuses this
+// rank 0 and all of its ranks.
 Descriptor listen_patiently(const Roster& roster, Deadline deadline);
 
 // Checks a TCP endpoint while its owner waits for connections. A Unix socket needs no check, since

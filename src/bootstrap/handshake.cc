@@ -180,7 +180,7 @@ bool Handshake::take_share(std::string_view theirs) {
 }
 
 std::string Handshake::seal(std::string_view text) const {
-  FERRY_CHECK(seal_key_.empty(), ==, false);  // take_share() makes it
+  FERRY_CHECK(seal_key_.empty(), ==, false);  // take_share() makes the key
   std::string sealed;
   RecordCipher(seal_key_, RecordCipher::Use::kSeal).seal(text, sealed);
   return sealed;

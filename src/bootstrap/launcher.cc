@@ -265,7 +265,8 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
 
 std::string first_host(const std::string& nodes) {
   std::string host;
-  // Whether the loop is in brackets, and behind their first number.
+  // `inside`: the current character is in brackets. `skip`: it is behind the first number of the
+  // brackets.
   bool inside = false, skip = false;
   for (const char c : nodes) {
     if (c == ',' && !inside) break;

@@ -27,7 +27,7 @@ std::int32_t total_of(std::span<const std::int32_t> block) {
   return last;
 }
 
-// The number of received rows in expand_x, by ep_send_counts.
+// The number of received rows in expand_x: from ep_send_counts, or without them all rows.
 std::int64_t received_rows(const CombineArgs& args, std::int64_t local_experts,
                            std::int64_t sources) {
   const std::span<const std::int32_t> counts = args.ep_send_counts, pair = args.tp_send_counts;

@@ -31,8 +31,9 @@ bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose pu
          (have.scale_bytes == wanted.scale_bytes || any_scales);
 }
 
-// Lets a new exchange for a combine also serve the dispatches of the last exchange, and a new one
-// for a dispatch its combines, so that a dispatch and its combine share one window.
+// Adds settings of the last exchange to those of a new one, so that a dispatch and its combine
+// share one window: an exchange for a combine then also makes the dispatches of the last exchange,
+// and one for a dispatch also makes its combines.
 void serve_as_well(const ExchangeConfig& last, Purpose purpose, ExchangeConfig& wanted) {
   if (!same_rows(last, wanted)) return;
   wanted.max_tokens = last.max_tokens;
@@ -179,7 +180,8 @@ Exchange& ExchangeCache::make_first(const Wanted& wanted) {
   return make(std::move(config), wanted.purpose());
 }
 
-// All ranks have skipped the exchange used last, or follow those that did.
+// Returns the exchange in which all ranks go on. Each rank has skipped the last exchange, or
+// follows the ranks that have skipped it.
 Exchange& ExchangeCache::go_on(ExchangeIndex next, ExchangeConfig config, Purpose purpose) {
   if (next != kNew) return use(next);
   serve_as_well(last().config(), purpose, config);
@@ -198,7 +200,7 @@ void ExchangeCache::refuse_in(ExchangeIndex next, Purpose purpose, const Status&
   if (next == kSame) return;
   try {
     if (next == kNew) Exchange::refuse(group_, why);
-  } catch (const Error& error) {  // `why`, or what broke the group
+  } catch (const Error& error) {  // `why`, or the error that broke the group
     return;
   }
   static_cast<void>(refuse_call(use(next), purpose, why, active_));

@@ -41,7 +41,7 @@ constexpr std::uint32_t kFlags = kSent | kSkips | kAnyScales;
 constexpr int kColumnsAt = 32, kColumnsBits = 21, kIndexAt = kColumnsAt + kColumnsBits;
 static_assert(kNew < 1 << (64 - kIndexAt));
 
-// What one rank says that did not refuse.
+// The contents of the number of a rank that did not refuse.
 struct Said {
   Said(std::uint64_t digest, Purpose purpose)
       : settings(static_cast<std::uint32_t>(digest) | kFlags),
@@ -57,7 +57,7 @@ struct Said {
   std::optional<std::int64_t> columns = {};
 };
 
-// The first of the most common ones; without any, kSame.
+// The most frequent index, the first one if several are; kSame if there are none.
 ExchangeIndex most_common(std::span<const ExchangeIndex> needed) {
   ExchangeIndex most = kSame;
   std::int64_t times = 0;

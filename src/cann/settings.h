@@ -60,13 +60,15 @@ inline constexpr ExchangeIndex kNew = 2047;  // an exchange that is to be made
 // skips the exchange to which it goes. That of a combine that does not skip is 0.
 std::uint64_t digest_of(const Settings& settings, ExchangeIndex goes_to, bool any_scales);
 
-// What the numbers of the active ranks say. Ranks that refused have the number 0 and say nothing.
+// The outcome that follows from the numbers of the active ranks. A rank that refused has the number
+// 0, which names no settings.
 struct Agreement {
-  bool refused = false;        // a rank refused
-  bool equal = true;           // the settings are equal, and all ranks go on if one does
-  ExchangeIndex next = kSame;  // the one that most ranks need which do not take any scales
+  bool refused = false;  // a rank refused
+  bool equal = true;     // the settings are equal, and all ranks go on if one does
+  // The exchange that most ranks need. Ranks that take any scales count only if all ranks do.
+  ExchangeIndex next = kSame;
   std::optional<std::int64_t> scale_columns = {};  // none: every rank takes any number
-  // [ranks that did not refuse] Equal numbers say equal settings.
+  // [ranks that did not refuse] Equal numbers mean equal settings.
   std::vector<std::uint64_t> settings = {};
 };
 Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose);

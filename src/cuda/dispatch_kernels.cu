@@ -211,7 +211,8 @@ __device__ void count_my_experts(const CudaDispatchView& v, const std::int32_t* 
   if (lane == 0) counts.expert_offsets[0] = 0, *counts.num_rows = start;
 }
 
-// Counts what this rank receives, into the memory of the handle, and for the host into host memory.
+// Counts the rows that this rank receives, into memory of the handle and, for the host, into host
+// memory.
 __device__ void count_received(const CudaDispatchView& v, std::uint64_t number) {
   const CudaShape& shape = v.common.shape;
   const CudaCounts& counts = v.route.counts;
@@ -247,7 +248,7 @@ __device__ void report_to_host(const CudaDispatchView& v, Code code) {
   host.ticket = v.ticket;
 }
 
-// The last block of the grid counts what is received; each other block sends a token. With
+// The last block of the grid counts the received rows; each other block sends a token. With
 // `and_wait`, the block that ends last waits for the rows of all ranks.
 template <typename Vector>
 __global__ void __launch_bounds__(256) send_kernel(CudaDispatchView v, bool and_wait) {

@@ -34,7 +34,7 @@ class CudaExchange {
   GroupState& group() const noexcept { return *group_; }
   Status dispatch(const cuda::DispatchArgs& args, cuda::Received& received);
   Status combine(const cuda::CombineArgs& args);
-  // and_wait, waited: the kernels of the first half wait for all ranks.
+  // `and_wait`, `waited`: whether the kernels of the first half wait for all ranks.
   Status dispatch_send(const cuda::DispatchArgs& args, bool and_wait, cuda::Received& received);
   Status dispatch_recv(cudaStream_t stream, bool waited);
   Status combine_send(const cuda::CombineArgs& args, bool and_wait);

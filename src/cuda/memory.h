@@ -10,7 +10,7 @@
 
 namespace ferry::internal {
 
-// Throws Error that names the failed action, `what`: kCapacity without memory, else kSystem.
+// Throws Error that names the failed action, `what`: kCapacity if memory is refused, else kSystem.
 void cuda_check(cudaError_t error, const char* what);
 
 // Makes a device the current one of this thread, as long as the object lives.

@@ -106,7 +106,8 @@ struct CudaRef {
   std::int32_t rank = -1, row = 0;
 };
 
-// `before`: chunk_counts of the chunk of the entry; `next`: the first row of this rank per column.
+// The row of an entry. `before` [row_size]: the entries in earlier chunks, by column (run_chunks).
+// `next`: the first row of this rank, by column.
 constexpr CudaRef row_of_entry(const CudaShape& shape, std::int32_t key, std::int32_t rank_in_chunk,
                                const std::int32_t* before, const std::int32_t* next) {
   if (key < 0) return {};
@@ -114,8 +115,8 @@ constexpr CudaRef row_of_entry(const CudaShape& shape, std::int32_t key, std::in
   return {rank, next[key] + before[key] + rank_in_chunk};
 }
 
-// The position of `refs[k]` among the sent refs of a token by ascending rank; their ranks differ
-// (kRankMajor).
+// The number of sent refs of a token whose rank is lower than that of `refs[k]`. The ranks of a
+// token's refs differ (kRankMajor).
 constexpr int order_of_ref(const CudaRef* refs, int top_k, int k) {
   int before = 0;
   for (int j = 0; j < top_k; ++j)

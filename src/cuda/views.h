@@ -38,7 +38,7 @@ struct CudaReport {
   std::uint64_t number = 0;    // number of the operation
   std::int32_t code = 0, culprit = -1;
   std::int32_t combine = 0;              // 1: the operation is a combine
-  CudaPhase phase = CudaPhase::kCounts;  // kTimeout, kPeerLost: what was waited for
+  CudaPhase phase = CudaPhase::kCounts;  // kTimeout, kPeerLost: the phase of the wait
   std::int64_t entry = 0, value = 0;     // kInvalidArgument: the refused id
   std::uint64_t expected = 0, seen = 0;  // values of the flag; with kMismatch, the widths
   std::int64_t rows = 0, most = 0;       // kCapacity

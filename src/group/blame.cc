@@ -49,7 +49,8 @@ int late_culprit(const Seen& seen) {
   int last = *std::ranges::min_element(missing, {}, order);
   for (int hops = 0; hops < std::ssize(seen.ranks) && seen.ranks[last].waits_for >= 0; ++hops) {
     const int awaited = seen.ranks[last].waits_for;
-    if (awaited == seen.rank || awaited == last) break;  // it waits for itself: for the network
+    // A rank that is seen to wait for itself waits for the network.
+    if (awaited == seen.rank || awaited == last) break;
     last = awaited;
   }
   return answerable(seen, last);

@@ -21,7 +21,8 @@ using internal::GroupState;
 
 constexpr std::size_t kMaxAddress = 64;
 
-// Calls body(rank) on a thread for each rank, and throws what the lowest rank threw.
+// Calls body(rank) on a thread for each rank, and throws the exception of the lowest rank that
+// threw one.
 void on_threads(int size, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> failures(size);
   std::vector<std::thread> threads;

@@ -28,7 +28,7 @@ namespace ferry::internal {
 namespace {
 
 constexpr int kWriteMs = 1000;                   // milliseconds between two writes of the file
-constexpr std::chrono::seconds kScrapeLimit{1};  // for a connection, until its last byte is sent
+constexpr std::chrono::seconds kScrapeLimit{1};  // limit of a connection, to its last byte
 
 std::string labels(const NodeCounters& node, int rank) {
   return fmt::format("group=\"{:016x}\",rank=\"{}\"", node.head().group, rank);
@@ -80,7 +80,7 @@ class Scrape {
         ending_(ending) {}
 
   void reply(const std::string& text) {
-    char request[4096];  // it is not read
+    char request[4096];  // its contents are ignored
     if (!client_ || !wait_for(POLLIN) || recv(client_.fd(), request, sizeof request, 0) <= 0)
       return;
     const std::string all = fmt::format(

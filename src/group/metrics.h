@@ -1,6 +1,6 @@
 // Metrics: the counters of a node's ranks as Prometheus text, in a file or at a port, as
-// FERRY_METRICS says; without it nothing runs. One thread of the process for all its groups.
-// The first rank of a node has one.
+// FERRY_METRICS says; without this variable nothing runs. One thread of the process serves all of
+// its groups. Only the first rank of a node has a Metrics.
 #pragma once
 
 #include <memory>

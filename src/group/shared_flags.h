@@ -53,8 +53,9 @@ struct Seat {
   }
 };
 
-// What a rank sends to the others when it gives up: a Code and the culprit, or that it departed.
-// In shared memory the number of the view lies above it, and above that whether the rank has left.
+// The word of a rank that gives up: a Code and the culprit, or that the rank departed. In shared
+// memory the bits above the word have the number of the view, and the highest bit says that the
+// rank has left.
 struct AbortWord {
   static constexpr int kViewShift = 40;
   static constexpr std::uint64_t kLeft = std::uint64_t{1} << 63;

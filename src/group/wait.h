@@ -51,7 +51,7 @@ struct Await {
   std::uint64_t value;
   CallTime* time;                                // deadline of the call
   bool crowded;                                  // more threads than processors: yield early
-  int per_call = 0;                              // what a call adds to a flag; 0: unknown
+  int per_call = 0;                              // how much one call raises a flag; 0: unknown
   const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
   // [R] of several nodes: the rank that passes each rank's flag on to this node (ForwardingTable);

@@ -44,7 +44,7 @@ class Pool {
   std::uint64_t published(int buffer) const noexcept { return buffers_[buffer].published; }
   void mark_published(int buffer, std::uint64_t number);
   void mark_used(int buffer);
-  // No rank reads rows that were published before.
+  // Forgets which rows were published: no rank reads them any more.
   void forget_published() noexcept;
 
   // Backs the first `rows` rows of every section (and their metadata) of a receive buffer. False:

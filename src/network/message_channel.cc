@@ -59,7 +59,7 @@ MessageChannel::~MessageChannel() {
     send_the_rest();
   } catch (...) {  // an invariant does not hold, or there is no memory; the rest is not sent
   }
-  transport_.reset();  // must end before the memory of the messages that it still sends
+  transport_.reset();  // ends first: it may still send from the memory of messages
 }
 
 // Sends the remaining messages. Packets that arrive meanwhile are read and dropped, because a

@@ -92,10 +92,10 @@ class MessageChannel {
   // `lost` to the peers that were lost since the last call. Returns true if there was something to
   // do. Only one thread at a time may call this.
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
-  // Returns true if all messages have departed from this rank, so that their memory is free.
+  // Returns true if all messages have been sent, so that their memory is free.
   bool all_sent() const;
-  // [ranks]: the messages to each rank until now, and how many of them have departed from this
-  // rank.
+  // [ranks]: the messages to each rank until now, and how many of them are no longer in memory of
+  // this rank.
   struct Traffic {
     std::uint64_t sent = 0, departed = 0;
   };

@@ -29,7 +29,7 @@ struct LoadKind {
 
 struct Use {
   int resource = 0;
-  // The bytes of all `count` tasks on one instance, as a multiple of the bytes of one task.
+  // The bytes that all `count` tasks move on one instance, divided by the bytes of one task.
   double share = 1;
   double cost = 1;  // capacity for each byte; above 1 for messages that cannot use the full rate
 };

@@ -138,7 +138,7 @@ void count_rows_of_experts(const PlacementRules& rules, std::span<const std::int
   received.num_rows = at;
 }
 
-// What this rank receives adds up to the sums that all ranks know.
+// The rows that this rank receives add up to the sums that all ranks know.
 void check_received(const PlacementRules& rules, const ColumnSums& sums, const ActiveSet& active,
                     const ReceivedRows& received) {
   const std::size_t num_local = active.map.num_local(active.member);
@@ -157,7 +157,8 @@ void check_received(const PlacementRules& rules, const ColumnSums& sums, const A
   }
 }
 
-// Counts what this rank receives: rows of each local expert, and their running sums over sources.
+// Counts the rows that this rank receives for each local expert, and their running sums over
+// sources.
 void count_received(const PlacementRules& rules, const ColumnSums& sums,
                     std::span<const std::int32_t* const> count_rows, Route& route) {
   const ActiveSet& active = *route.active;

@@ -77,7 +77,7 @@ bool read_record(std::span<const std::byte> body, const WindowLayout& layout,
   ByteReader reader(body);
   message.flags = get_flags(reader);
   message.record = reader.get<Record>();
-  message.record.reason[sizeof message.record.reason - 1] = 0;  // a text, whatever was there
+  message.record.reason[sizeof message.record.reason - 1] = 0;  // ends the text in any case
   message.counts = reader.rest();
   return reader.ok() && are_counts(message.counts, layout.count_row_bytes() / sizeof(std::int32_t));
 }

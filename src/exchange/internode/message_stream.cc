@@ -56,7 +56,7 @@ void MessageStream::send(Message& message) {
     return;
   }
   MessageChannel::SendBuffer buffer = std::move(*message.buffer);
-  if (message.used == sizeof head_) return;  // it has a head only
+  if (message.used == sizeof head_) return;  // the message has a head and no piece
   const std::span<const std::byte> all(buffer.data(), message.used);
   message.used <= kSmall ? channel_->send_soon(peer_, all)
                          : channel_->send(std::move(buffer), message.used);

@@ -17,7 +17,7 @@ namespace ferry::internal {
 // The sums of one combine from one mate, for this rank or for a rank that it serves.
 struct IncomingSums {
   std::uint64_t number = 0;
-  int source = 0, mate = 0;  // for whom, from whom
+  int source = 0, mate = 0;  // the rank that needs the sums; the rank that sends them
   std::unique_ptr<std::byte[]> memory = {};
   std::size_t size = 0, capacity = 0;
   std::atomic<std::size_t> filled{0};  // bytes that have arrived

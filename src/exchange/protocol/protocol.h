@@ -186,9 +186,9 @@ class Protocol {
   std::uint64_t read_through_ = 0;                    // this rank's published read_through
   std::vector<std::uint64_t> early_;                  // finished operations after read_through_
   std::vector<std::unique_ptr<InFlight>> in_flight_;  // sent, not collected; at most depth
-  // What the view of the group is to this exchange.
+  // The values of this exchange that follow from the view of the group.
   struct OfView {
-    std::shared_ptr<const ActiveSet> ranks;  // of a call that names none
+    std::shared_ptr<const ActiveSet> ranks;  // ranks of a call that names none
     Status unfit = {};                       // why the view cannot use the exchange
     std::uint64_t before = 0;                // the last operation before the view
   } of_view_;

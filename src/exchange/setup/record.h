@@ -1,6 +1,7 @@
-// What a rank publishes about one operation: its flags, and the record behind them.
-// docs/protocol.md says when each is written and read. WindowView finds them in the segment.
-// protocol.cc writes those of this rank, control_mirror.cc those of ranks of other nodes.
+// RankFlags and Record: the flags of a rank, and the record about one operation that the rank
+// publishes behind them. docs/protocol.md says when each is written and read. WindowView finds them
+// in the segment. protocol.cc writes the flags and records of this rank, control_mirror.cc those of
+// ranks of other nodes.
 #pragma once
 
 #include <atomic>

@@ -104,10 +104,10 @@ class Trace::Entry {
  public:
   Entry(const TraceRecord& record, bool detailed) : record(record), detailed_(detailed) {}
 
-  // What add() takes belongs to this part from here on.
+  // Begins a part: the words of later add() calls belong to it.
   void begin(TracePart part) noexcept {
     digest_ = &record.digests[static_cast<std::size_t>(part)];
-    *digest_ = 1;  // not 0, which says that there is no such part
+    *digest_ = 1;  // not 0, which stands for a missing part
   }
   void add(std::uint32_t word) {
     *digest_ = digest_on(*digest_, &word, sizeof word);

@@ -1,5 +1,5 @@
-// Trace: what one exchange records in the file of its rank while FERRY_TRACE is set. `ferry trace
-// diff` compares the files of two runs. trace_format.h says what a record has.
+// Trace: records the operations of one exchange in the file of its rank, while FERRY_TRACE is set.
+// `ferry trace diff` compares the files of two runs. trace_format.h describes a record.
 #pragma once
 
 #include <cstdint>

@@ -60,7 +60,7 @@ Descriptor make_file(const std::string& name) {
 
 TraceFile& TraceFile::open(const std::string& name, int rank, std::uint64_t from) {
   static std::mutex mutex;
-  static auto& files = *new std::map<std::string, std::unique_ptr<TraceFile>>();  // until the end
+  static auto& files = *new std::map<std::string, std::unique_ptr<TraceFile>>();  // never destroyed
   const std::scoped_lock lock(mutex);
   std::unique_ptr<TraceFile>& file = files[name];
   if (!file) file = std::make_unique<TraceFile>(name, rank, from);

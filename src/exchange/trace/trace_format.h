@@ -60,7 +60,7 @@ struct TraceRecord {
   std::uint64_t route = 0;         // combine: the number of its dispatch; 0: it has no handle
   std::uint64_t detail_bytes = 0;  // that follow
   std::int64_t tokens = 0, rows = 0;
-  std::int32_t top_k = 0, rank = 0;                        // in the group
+  std::int32_t top_k = 0, rank = 0;                        // `rank`: in the group
   std::array<std::uint64_t, kNumTraceParts> digests = {};  // by TracePart; 0: it has no such part
 };
 static_assert(sizeof(TraceRecord) == 104);

@@ -1,11 +1,12 @@
 // Way: one way by which an exchange reaches other nodes, and the owner of its parts. It decodes
 // each message that comes by it once (read_message), and says which part takes it. A second way
 // has tables and a channel of its own. docs/protocol.md, "Between nodes".
-//   mate_links.h      whom it reaches, and what it sends
+//   mate_links.h      the ranks that the way reaches, and the heads of messages to them
 //   control_mirror.h  records, counts and flags
-//   row_relay.h       what is passed on, and room          stored_rows.h  rows, into their slots
-//   sum_server.h      sums that are requested, and the replies
-//   message_layout.h  the bytes of all that
+//   row_relay.h       messages that this rank passes on, and room for messages
+//   stored_rows.h     stores received rows in their slots
+//   sum_server.h      requested sums, and their replies
+//   message_layout.h  the bytes of all these messages
 #pragma once
 
 #include <cstddef>
