@@ -35,7 +35,7 @@ class FERRY_EXPORT Message {
   explicit Message(std::shared_ptr<internal::MessageState> state) noexcept;
 
   bool ended() const noexcept;
-  // When it has ended: what send or recv would have returned.
+  // The status that send or recv would have returned. Valid when the message has ended.
   Status status() const;
   // The sender, of a receive that has ended ok.
   int source() const noexcept;
@@ -122,13 +122,13 @@ class FERRY_EXPORT Collectives {
   // Begin a send or a receive and return. It moves while this rank is in progress(), send or recv.
   // `data` belong to it until it has ended. Sends to one rank arrive in the order in which they
   // began; a message goes to the first receive that it fits. These two may be called while another
-  // thread is in progress(), which goes on with what they begin.
+  // thread is in progress(), which then also moves these messages.
   Message begin_send(const void* data, std::int64_t count, DataType dtype, int peer,
                      std::int64_t tag, Deadline deadline = {}) noexcept;
   Message begin_recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
                      Deadline deadline = {}) noexcept;
-  // Moves what was begun, and returns when a message has ended or none is on its way; without
-  // `waits` at once. An error has broken the group, and all messages have ended with it.
+  // Moves the messages that were begun, and returns when one has ended or none is on its way;
+  // without `waits` at once. An error has broken the group, and all messages have ended with it.
   [[nodiscard]] Status progress(bool waits = true) noexcept;
 
  private:

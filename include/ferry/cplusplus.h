@@ -1,4 +1,5 @@
-// The standard of C++ that the headers for C++ need. Those for C (ferry.h, aclnn.h) need none.
+// The standard of C++ that the headers for C++ need. The headers for C (ferry.h, aclnn.h) do not
+// need C++.
 #pragma once
 
 #if __cplusplus < 202002L

@@ -1,6 +1,6 @@
 // The C ABI: groups, exchanges, dispatch, combine, their halves, collectives, sizes and errors.
-// docs/c_abi.md has the rules, and what is in C++ only; examples/dispatch_combine.c is a whole
-// program.
+// docs/c_abi.md has the rules, and the parts that only C++ has; examples/dispatch_combine.c is a
+// whole program.
 //
 // Functions that can fail return a ferry_code; FERRY_OK is 0; they never throw. Arguments that a
 // dispatch or combine refuses (such as a bad struct_size or a bad id) are refused on all ranks:

@@ -96,7 +96,7 @@ class FERRY_EXPORT Group {
   [[nodiscard]] Status barrier() noexcept;
 
   // Gathers `bytes` (equal on all ranks) from every rank, in rank order, into `all` of size() *
-  // bytes. Those of a rank that the view lacks are 0.
+  // bytes. The bytes of a rank that the view lacks are 0.
   [[nodiscard]] Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
   // False after a rank died, departed, or missed a deadline: the view is over. survive() begins the

@@ -26,7 +26,8 @@ enum class DataType : std::uint8_t {
   kUint64,
 };
 
-// What a reduction of Collectives does with the elements of the ranks, in ascending rank order.
+// The operations by which a reduction of Collectives combines the elements of the ranks, in
+// ascending rank order.
 enum class ReduceOp : std::uint8_t {
   kSum,
   kAvg,  // the sum divided by the number of ranks; floating-point types only
