@@ -34,7 +34,7 @@ void add_plan(CLI::App& app, int& exit_code);
 // Records the operations of a program, and compares two such runs. `program` as for add_launch.
 void add_trace(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 
-// Shows what the ranks of running programs do.
+// Shows the rates and waits of the ranks of running programs.
 void add_top(CLI::App& app, int& exit_code);
 
 }  // namespace ferry::tools

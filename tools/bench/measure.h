@@ -30,7 +30,7 @@ struct RowCounts {
   double imbalance = 0;
   // For the report: [R, R] rows from rank to rank, and [R, L] rows of each rank's experts.
   std::vector<std::vector<std::int64_t>> between, of_experts;
-  std::vector<StoreCounts> stores;  // [R], that wrote them in the timed pairs
+  std::vector<StoreCounts> stores;  // [R]: how each rank wrote its rows in the timed pairs
 };
 
 // The measurements of one exchange; bytes are summed over ranks.

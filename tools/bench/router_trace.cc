@@ -102,7 +102,7 @@ void write_router_trace(const std::string& file, const std::vector<std::int32_t>
   const std::int64_t tokens = std::ssize(ids) / (layers * top_k);
   std::string header = fmt::format(
       "{{'descr': '<i4', 'fortran_order': False, 'shape': ({}, {}, {}), }}", tokens, layers, top_k);
-  constexpr std::size_t kAlignment = 64;  // of the first element
+  constexpr std::size_t kAlignment = 64;  // the first element begins at a multiple
   const std::size_t taken = kPrefixBytes + 2 + header.size() + 1;
   header += std::string((kAlignment - taken % kAlignment) % kAlignment, ' ') + '\n';
   std::ofstream stream(file, std::ios::binary);

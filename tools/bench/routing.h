@@ -19,7 +19,7 @@ struct RoutingSpec {
   Kind kind = Kind::kUniform;
   double exponent = 0;    // kZipf: the i-th most popular expert has popularity 1 / i^exponent
   std::string file = {};  // kLoad, kIds
-  int layer = -1;         // kLoad: -1 is the layer of median skew; kIds: -1 is 0
+  int layer = -1;         // -1: with kLoad the layer of median skew, with kIds layer 0
   int groups = 1;         // kGroups: uniform within the groups of Gate
 };
 

@@ -11,7 +11,7 @@
 
 namespace ferry::bench {
 
-// Dispatches of one rank. Those of a trial are in no other number.
+// Counts of the dispatches of one rank. A dispatch of a trial counts in `trials` only.
 struct StoreCounts {
   std::uint64_t cached = 0, streaming = 0, trials = 0;
 
@@ -24,7 +24,7 @@ struct StoreCounts {
 // "cached on all ranks", or "cached on ranks 0 2 3, streaming on rank 1". Empty: no dispatches.
 std::string stores_names(std::span<const StoreCounts> ranks);
 
-// A line with the names, and with reasons why the times of the next run may differ.
+// A line with stores_names(), and with reasons why the times of the next run may differ.
 std::string stores_text(std::span<const StoreCounts> ranks);
 
 }  // namespace ferry::bench

@@ -70,7 +70,8 @@ class LinkFit {
   }
 
  private:
-  // Tries one step. The index -1 means that no constant goes up, or none goes down.
+  // Tries one step: multiplies constant `up` by the factor and divides constant `down` by it. The
+  // index -1 names no constant.
   bool improve(int up, int down, double factor, double& least) {
     if (up == down) return false;
     std::vector<double> other = best_;

@@ -1,9 +1,9 @@
 // Makes the environment variables that `ferry launch` gives to its ranks. They are those of
 // torchrun, so that a program runs under both, and FERRY_SECRET.
 //
-// OMP_NUM_THREADS stays as the caller set it. Two kinds of variables are removed: those that
-// Group::from_environment reads before the ones of torchrun, and those of an outer torchrun, with
-// which torch would join the store of that torchrun.
+// OMP_NUM_THREADS stays as the caller set it. Two kinds of variables are removed. The first kind
+// are those that Group::from_environment would read before the variables of torchrun. The second
+// kind come from an outer torchrun: with them torch would join the store of that torchrun.
 #pragma once
 
 #include <memory>

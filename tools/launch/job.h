@@ -46,8 +46,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Starts all children, or none. `task` is what the children have in common; it is used only if
-  // there are hosts. Throws SpawnError.
+  // Starts all children, or none. `task` has the settings that the children have in common; it is
+  // used only if there are hosts. Throws SpawnError.
   void start(Task task);
   // Watches until no child remains. Returns the launcher's exit code.
   int watch();

@@ -1,6 +1,6 @@
-// What children of a launch print, line by line: LineStream reads the pipe of one child and gives
-// whole lines to an Output, which writes to the launcher's stdout or stderr without ever blocking
-// the launcher.
+// The output of the children of a launch, line by line: LineStream reads the pipe of one child and
+// gives whole lines to an Output, which writes to the launcher's stdout or stderr without ever
+// blocking the launcher.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a Job does after signals and after ends of children, and how it changes its stage; see
+// How a Job reacts to signals and to ends of children, and how it changes its stage; see
 // job.h.
 #include <fmt/format.h>
 #include <sys/wait.h>

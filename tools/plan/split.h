@@ -27,7 +27,7 @@ struct PlannedSplit {
   double rows = 0;           // of an expert rank, on average
   double experts_us = 0;     // of an expert rank, for its rows
   double layer_us = 0;       // attention, dispatch, experts and combine, one after the other
-  double overlapped_us = 0;  // the longest of the four: micro-batches are in all of them
+  double overlapped_us = 0;  // the longest of the four, if each has a micro-batch
   double tokens_per_us = 0;  // of all ranks, divided by their number
   WindowBytes token_rank = {}, expert_rank = {};
 };
@@ -41,8 +41,7 @@ void set_roles(const Split& split, ExchangeConfig& exchange);
 // Plans one division. `point` is the plan of its machine and exchange.
 PlannedSplit planned_split(const Split& split, PlannedPoint point, const SplitCosts& costs);
 
-// The division with the most tokens per time and rank: of micro-batches that overlap if there are
-// several of them. Among equal ones the first.
+// The division with the most tokens per time and rank (tokens_per_us), the first of equal ones.
 std::size_t best_split(const std::vector<PlannedSplit>& splits);
 
 std::string split_text(const std::vector<PlannedSplit>& splits);

@@ -1,4 +1,4 @@
-// Shows what happened between two samples, as a table for each group or as JSON.
+// Shows the rates of all ranks between two samples, as a table for each group or as JSON.
 #pragma once
 
 #include <string>

@@ -109,7 +109,8 @@ bool same_shape(const TraceRecord& a, const TraceRecord& b) {
   return a.tokens == b.tokens && a.top_k == b.top_k && a.rows == b.rows;
 }
 
-// Sets what differs between two records of one half; false: nothing does.
+// Writes the difference between two records of one half to `difference`. Returns false if there is
+// none.
 bool compare(const Pair& pair, RankDifference& difference) {
   const TraceRecord &a = pair.a.record, &b = pair.b.record;
   difference.where = where(a);

@@ -13,17 +13,17 @@ namespace ferry::tools {
 // The first difference between the records of a rank. A rank makes its calls in the same order in
 // both runs, so of all ranks the difference at the lowest position is the first.
 struct RankDifference {
-  std::size_t position = 0;  // of the record in the file of A, in that of B if A lacks it
-  int part = 0;              // of the record, by TracePart; -1: the record itself
-  int rank = 0;              // of the file
+  std::size_t position = 0;  // of the record in the file of A, or of B if A lacks it
+  int part = 0;              // the TracePart that differs; -1: the whole record
+  int rank = 0;              // the rank of the file
   std::string where;         // "dispatch 3 of exchange 0"
   std::string what;          // "weights of token 5, k 2: 0.25 in A, 0.5 in B (1 of 32 differ)"
 };
 
 struct RunDifference {
-  std::vector<RankDifference> ranks;  // a rank each, the first difference first
+  std::vector<RankDifference> ranks;  // one for each rank that differs, in order of position
   std::vector<std::string> settings;  // "topology is host:1,rank:4 in A, host:2,rank:2 in B"
-  std::size_t num_ranks = 0, num_records = 0;  // that were compared
+  std::size_t num_ranks = 0, num_records = 0;  // numbers that were compared
   bool lacks_ranks = false;                    // a run has a rank that the other one lacks
 };
 
@@ -31,7 +31,7 @@ struct RunDifference {
 RunDifference compare_runs(const std::map<int, std::string>& a,
                            const std::map<int, std::string>& b);
 
-// What `ferry trace diff` prints.
+// The text that `ferry trace diff` prints.
 std::string text_of(const RunDifference& difference);
 
 }  // namespace ferry::tools

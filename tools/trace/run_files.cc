@@ -53,7 +53,7 @@ std::map<int, std::string> find_run(const std::string& name) {
     const std::string file = entry.path().filename().string();
     int rank = -1;
     if (file.size() > digits) std::from_chars(&file[digits], &file[0] + file.size(), rank);
-    // Only the name that a rank gives: other names may begin like it.
+    // The whole name is compared: names of other files may begin in the same way.
     const std::string expected = rank < 0 ? "" : place.name_of(rank);
     if (std::filesystem::path(expected).filename() == file) files.emplace(rank, expected);
   }

@@ -80,7 +80,7 @@ int routing(const TraceOptions& options) {
   return 0;
 }
 
-// Sets `exit_code` to what `run` returns, or to that of a wrong command line.
+// Sets `exit_code` to the result of `run`, or to the code of a wrong command line.
 template <typename Run>
 std::function<void()> guarded(int& exit_code, Run run) {
   return [&exit_code, run] {
