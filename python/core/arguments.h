@@ -31,7 +31,7 @@ struct DispatchInput {
   Element scale_element = Element::kOther;  // of token_scales
 };
 
-// Throws Error(kInvalidArgument) naming what is wrong with which argument.
+// Throws Error(kInvalidArgument) that names an argument and its fault.
 void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
                    DispatchInput& input);
 
@@ -48,7 +48,7 @@ struct CombineInput {
   std::unique_ptr<DispatchInput> dispatched;
   nb::object out;  // the array that combine writes and returns
 
-  // The ranks that a refusal is sent to, by what was read so far.
+  // The ranks to which a refusal is sent, from the arguments that were read so far.
   std::span<const int> chosen_ranks() const {
     return args.handle || args.dispatched ? args.chosen_ranks() : kUnknownRanks;
   }

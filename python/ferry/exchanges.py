@@ -18,8 +18,8 @@ import struct
 from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
 from ferry.views import need_all_ranks
 
-# What a rank sends before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; its call as text,
-# or why it refuses.
+# The message of a rank before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; its call as
+# text, or why it refuses.
 _HEAD = struct.Struct("<q16s232s")
 _REFUSED = -1
 

@@ -260,9 +260,9 @@ def move(group, weights, old, new):
 
 
 def _carry(group, parcels, turns, num_slots, top_k, size):
-    """Makes one dispatch for each turn, in which each rank sends its next parcel: (a tensor of `size` bytes, the slots
-    that receive it). Yields (a slot of this rank, uint8 [n, size]): the n tensors that the slot received in a turn, in
-    the order of their source ranks. Collective."""
+    """Makes `turns` dispatches. In each of them every rank sends its next parcel, a pair of a tensor of `size` bytes
+    and the slots that receive it. After each dispatch yields pairs (a slot of this rank, uint8 [n, size]): the n
+    tensors that the slot received, in the order of their source ranks. Collective."""
     num_rows = -(-size // ROW_BYTES)
     exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=num_slots, top_k=top_k, dtype="uint8",
                               depth=1)

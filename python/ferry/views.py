@@ -1,4 +1,4 @@
-"""What needs all ranks of a group, as they were when it was made (Group.survive)."""
+"""A check for calls that need all ranks with which the group was made (Group.survive)."""
 
 from ferry.errors import InvalidArgument
 

@@ -91,8 +91,8 @@ def measure(program, work, iterations):
 
 
 def check(program, work):
-    """Makes one more pair, in which each expert gives a different result. Returns (elements compared, wrong elements).
-    """
+    """Makes one more dispatch and combine, in which each expert gives a different result. Returns (elements compared,
+    wrong elements)."""
     received = program.dispatch(work.tokens, work.topk_ids, work.topk_weights)
     counts = getattr(received, "handle", received).tokens_per_expert
     wrong = work.wrong_received(received.rows, counts)

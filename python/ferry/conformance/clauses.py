@@ -58,7 +58,7 @@ class World:
     def __init__(self, api: Any, group: Any, rank: int, size: int, device: str, seed: int):
         self.api, self.group, self.rank, self.size, self.device, self.seed = api, group, rank, size, device, seed
         self.complaints = []
-        self._leaving = []  # what ends with the clause
+        self._leaving = []  # functions that are called when the clause ends
 
     def place(self, tensor):
         """Returns the tensor, or each tensor of a pair, on the device."""

@@ -66,7 +66,7 @@ class Case:
         return found
 
 
-# ---- the oracle: deepep-api.md 1.1, low_latency_dispatch and low_latency_combine
+# ---- the oracle of low_latency_dispatch and low_latency_combine
 
 
 def in_groups(x):

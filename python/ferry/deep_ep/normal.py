@@ -216,7 +216,7 @@ def dispatch_cached(exchanges, x, handle, layout, form):
 
     terms = (("handle", True),)
 
-    def route():  # the routing arguments of this dispatch in `exchange`
+    def route():  # the arguments that route this dispatch in `exchange`
         if exchange in state.routes:
             return dict(handle=state.routes[exchange])
         return dict(topk_ids=ids_of(channels.mask_of(memory, rows.num_tokens, num_ranks)))

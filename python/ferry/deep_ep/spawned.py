@@ -1,4 +1,4 @@
-"""What processes import that were spawned by a program run with `python -m ferry.deep_ep` (program.py)."""
+"""The main module of processes that a program run by `python -m ferry.deep_ep` has spawned (program.py)."""
 
 from ferry.deep_ep import program
 

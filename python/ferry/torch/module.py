@@ -134,7 +134,7 @@ class MoE(torch.nn.Module):
         return copied
 
     def __getstate__(self):
-        """Returns the state for torch.save, in which the experts of this rank have plain tensors."""
+        """Returns the state for torch.save. In it the weights of the experts of this rank are plain tensors."""
         state = {**self.__dict__, "group": None, "mesh": None, "_shared": None, "balancer": None}
         if isinstance(self.experts, torch.nn.Module):
             state["_modules"] = {**self._modules, "experts": expert_mesh.plain(self.experts)}

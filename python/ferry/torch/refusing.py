@@ -23,6 +23,6 @@ class Refusing:
         said = str(error) if isinstance(error, Error) else f"{kind.__name__}: {error}"
         try:
             take(self._refuse, said, *self._arguments)
-        except Error:  # what broke the group
+        except Error:  # the error that broke the group
             if isinstance(error, Exception):  # else the program ends anyway
                 raise
