@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""ferry.deep_ep against ferry's own exchange that keeps the same promises: what the front costs.
+"""Measures what the front ferry.deep_ep costs: its calls beside ferry's own exchange with the same promises.
 
     python bench/deep_ep.py [--ranks 8] [--tokens 128] [--hidden 7168] [--experts 256] [--top-k 8] [--rounds 15] ...
 
 Both take turns, in one process per rank and one run: round by round each makes a few dispatches and combines, and a
-time is that of the slowest rank. The experts do nothing; their rows lie in a tensor of the program's, which both copy
-into the window, unless a case says otherwise:
-zero copy    in memory of the window, which nobody copies: zero_copy of low_latency_combine, Exchange.empty
-given back   in the received rows, which Exchange.combine reads in place; DeepEP's combine lets them be written to as
-             soon as it returned, so it copies them
+time is that of the slowest rank. The experts do nothing. Their rows lie in a tensor of the program, which both sides
+copy into the window, except in two cases:
+zero copy    The rows are in memory of the window and are not copied (zero_copy of low_latency_combine, Exchange.empty).
+given back   The rows are the received rows. Exchange.combine reads them in place. DeepEP's combine copies them, since
+             a program may write to them as soon as it has returned.
 """
 
 import argparse

@@ -3,11 +3,11 @@
 
     link     links of 1 Gbit/s: each algorithm, its bytes, and the time these need
     limited  4 hosts: routing that is limited to 2 of them
-    racks    2 racks of 2 hosts, joined by links of 1 Gbit/s: with mates for racks, and without
-    peers    unshaped: ferry beside Gloo and Open MPI over TCP
+    racks    2 racks of 2 hosts, joined by links of 1 Gbit/s, with mates for racks and without them
+    peers    links without a limit: ferry beside Gloo and Open MPI over TCP
 
 Needs root, a build with FERRY_BUILD_BENCH, and the Python that has ferry and torch: .venv/bin/python bench/hosts.py
-(scripts/bench.sh makes all of it). Exit code 77: no hosts here."""
+(scripts/bench.sh makes all of it). Exit code 77: this machine cannot play hosts."""
 
 import argparse
 import json

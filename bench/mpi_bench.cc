@@ -44,7 +44,7 @@ Interval timed(const Work& work) {
   return time;
 }
 
-// What combine must give for one element of a token whose experts give back what they got.
+// The expected result of combine for one element of a token whose experts return their input.
 template <typename Exchange>
 float expected_element(const Job& job, std::size_t token, float element) {
   const auto round = [](float value) {
@@ -120,7 +120,7 @@ Json measure(const Job& job, const Options& options) {
           {"wrong", count_wrong(job, exchange)}};
 }
 
-// "Open MPI v4.1.4", without what follows.
+// "Open MPI v4.1.4", without the rest of the text.
 std::string library_name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;

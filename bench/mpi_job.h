@@ -1,4 +1,4 @@
-// Job: what one MPI rank has to move, and the two algorithms that move it (mpi_a2av.cc,
+// Job: the rows that one MPI rank has to move, and the two algorithms that move them (mpi_a2av.cc,
 // mpi_dedup.cc). Used by mpi_bench.cc; routing and tokens are those of `ferry bench` for the same
 // seed.
 #pragma once
@@ -108,8 +108,8 @@ class AllToAll {
 };
 
 // One row per (token, distinct rank), with the token's experts and weights beside it: the receiver
-// expands rows to expert-major order; combine sums there what one rank's experts made of a token,
-// sends one row back, and the source adds over ranks.
+// expands rows to expert-major order; combine sums there the results of one rank's experts for a
+// token, sends one row back, and the source adds over ranks.
 class Dedup {
  public:
   explicit Dedup(const Job& job);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How good `ferry plan` is between hosts that this machine plays: calibrates every network below with
-`ferry doctor --calibrate --hosts`, whose shapes are others, predicts every algorithm, prints that, and only then
-measures. The constants of a host are those of `ferry doctor --calibrate` (--machine).
+"""Compares `ferry plan` with times between hosts that this machine plays. It calibrates every network below with
+`ferry doctor --calibrate --hosts`, which uses other shapes. Then it predicts every algorithm and prints the
+predictions, and only then it measures. The constants of a host are those of `ferry doctor --calibrate` (--machine).
 
-Needs what bench/hosts.py needs. Exit code 77: no hosts here."""
+It has the needs of bench/hosts.py. Exit code 77: this machine cannot play hosts."""
 
 import argparse
 import json
@@ -24,15 +24,16 @@ from hosts import Hosts, Unavailable, skip  # noqa: E402
 
 WHAT = ("pair", "dispatch", "combine")
 ALGORITHMS = ("hierarchical", "fullmesh", "allgather")
-# Hosts, racks, ranks on each host. The rate is that of each host's cable, or of each rack's. `linked`: two partly
-# linked machines of eight; each virtual node is a host, with a cable to the one beside it and one to the same of the
-# other machine, and none to the fourth. `two-ways`: machines of two hosts; each host has cables to both hosts of the
-# other machine, of a quarter of the rate, and one of twice the rate to that beside it.
+# Hosts, racks, ranks on each host. The rate is that of the cable of each host, or of each rack. `linked`: two partly
+# linked machines of eight ranks, in which each virtual node is a host. A host has a cable to the host beside it and one
+# to the same host of the other machine; it has none to the fourth host. `two-ways`: machines of two hosts. Each host
+# has a cable of twice the rate to the host beside it, and cables of a quarter of the rate to both hosts of the other
+# machine.
 NETWORKS = {"2x4": (2, 1, 4), "4x2": (4, 1, 2), "2x2x2": (4, 2, 2), "linked": (4, 2, 4), "two-ways": (4, 2, 2)}
 LINKED = ("ab", "cd", "ac", "bd")
 BESIDE, ACROSS = ("ab", "cd"), ("ac", "bd", "ad", "bc")
 MTU = 9000
-PAYLOAD = (MTU - 52) / (MTU + 14)  # of what tbf counts: without the headers of TCP, IP and Ethernet
+PAYLOAD = (MTU - 52) / (MTU + 14)  # tbf counts the headers of TCP, IP and Ethernet too
 
 
 def gb_s(gbit):
@@ -85,7 +86,7 @@ def predicted(machine, tokens, routing="uniform"):
 
 
 def run(network, gbit, options, algorithms):
-    """{algorithm: {what: us}} of those that did not fail."""
+    """{algorithm: {one of WHAT: us}} of the algorithms that did not fail."""
     outer, ranks = levels(network, gbit)
     with make_hosts(network, gbit) as bench:
         jobs = Jobs(options, bench, ranks)

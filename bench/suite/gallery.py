@@ -19,16 +19,16 @@ from ferry.bench.programs import options_of
 
 BASELINE = options_of(ranks=2, tokens=128, hidden=2048, experts=128, top_k=8)
 BASELINE_RUNS = 12
-# (third quartile - first) / median of the baseline's runs: one run that the machine interrupted is not a noisy machine,
-# a memory of two speeds is. The smallest difference that the pictures are to show is that of ferry to the same traffic
-# with places known, 0.2 where exchanges are small (README): half of it.
+# The limit for (third quartile - first quartile) / median of the baseline's runs. Quartiles ignore a single run that
+# the machine interrupted, but show a memory of two speeds. The limit is half of the smallest difference that the
+# pictures show: that between ferry and the same traffic with places known is 0.2 where exchanges are small (README).
 LARGEST_SPREAD = 0.1
 SWEEP = "tokens=1,2,4,8,16,32,64,128,256"
 COMPARISON = options_of(ranks=4, tokens="16,128", hidden=2048, experts=128)
 
 
 class Noisy(RuntimeError):
-    """The machine is not idle enough."""
+    """Raised when the machine is not idle enough."""
 
 
 def spread(times):
@@ -63,7 +63,7 @@ def baseline(ferry):
 
 
 def measure_files(ferry, folder):
-    """What the pictures are made of, by the commands that docs/gallery.md shows."""
+    """Measures the data of the pictures, by the commands that docs/gallery.md shows."""
     for name, ranks in (("two", 2), ("eight", 8)):
         say(f"  sweep of {ranks} ranks ..")
         (folder / f"{name}.json").write_text(run([ferry, "bench", "--ranks", ranks, "--sweep", SWEEP, "--json"]))

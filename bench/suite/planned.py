@@ -1,7 +1,7 @@
-"""`python bench/suite/planned.py`: how good `ferry plan` is on this machine. `ferry doctor --calibrate` measures its
-constants, every shape is predicted, printed, and only then measured. Prints a table of errors; ends with 1 when one is
-over --within. No shape is one of the calibration's. Where the hypervisor moves the cores between caches, each place has
-predictions and a table of its own, of the runs that were there."""
+"""`python bench/suite/planned.py`: compares `ferry plan` with times on this machine. `ferry doctor --calibrate`
+measures the constants of the machine. Every shape is then predicted, printed, and only then measured; no shape is one
+of the calibration. The output is a table of errors, and the exit code is 1 when an error is over --within. Where the
+hypervisor moves the cores between caches, each place of the cores has predictions, and a table of its runs."""
 
 import argparse
 import json
@@ -28,8 +28,8 @@ OTHERS = [(32, 4096, 2, 64), (64, 7168, 4, 256), (48, 5120, 8, 160), (256, 7168,
           (512, 4096, 4, 128), (512, 1024, 8, 64), (1024, 4096, 4, 256), (2048, 7168, 2, 256), (2048, 2048, 8, 128)]
 SKEWED = [(128, 7168, 2, 256), (128, 7168, 8, 256), (1024, 7168, 2, 256), (1024, 7168, 8, 256)]
 WHAT = ("dispatch", "combine", "pair")
-MOST_ROUNDS = 5    # that are tried, wherever the cores are, for each that one place should have
-MOST_WAIT_S = 600  # for cores that are in none of the places
+MOST_ROUNDS = 5    # rounds that are tried, in any place of the cores, for each round that one place needs
+MOST_WAIT_S = 600  # waits while the cores are in none of the places
 
 
 def calibrated(rounds, idle_wait_s):
@@ -83,8 +83,8 @@ def second_of(times):
 
 
 def table_of(predictions, runs):
-    """(table, errors of pairs, the second runs). Measured are the fastest pairs of all rounds, as in the calibration:
-    what others on the same cache take from it is not in a plan."""
+    """(table, errors of pairs, the second runs). The measured times are those of the fastest pairs of all
+    rounds, as in the calibration, since a plan does not include other users of the same cache."""
     lines, errors, seconds = [["tokens per rank, H, ranks, E", "pair predicted", "measured", "error", "of dispatch",
                                "of combine", "second run", "median run"]], [], []
     measured_cases = by_case(runs, "planned")
@@ -133,7 +133,7 @@ def missing(machine, cases, runs, rounds):
 
 
 def measure_cases(machines, cases, options, show):
-    """Runs until one place has all cases `rounds` times; what runs next is what is missing where the cores are."""
+    """Runs until one place has all cases `rounds` times. The next case to run is one that the present place lacks."""
     runs, rounds, end = [], 0, time.monotonic() + MOST_WAIT_S
     while rounds < MOST_ROUNDS * options.rounds and time.monotonic() < end:
         lacking = [missing(machine, cases, runs, options.rounds) for machine in machines]

@@ -1,4 +1,4 @@
-"""Owns the page that `make bench` writes: every ratio is taken within a round; what is shown is the median over
+"""Owns the page that `make bench` writes. Every ratio is taken within a round, and the page shows the median over
 rounds."""
 
 import statistics
@@ -7,7 +7,8 @@ from ferry.bench.measure import disturbed_text, speeds_text
 from ferry.bench.results import by_case, limits_of, median, median_ratio, ratios, times_of
 from ferry.bench.words import markdown, plural, time_text
 
-# What the first version promised: ferry over Open MPI a2av, and over the same traffic, places known, at most.
+# The goals of the first version, as the largest ratios of ferry's pair: to Open MPI's a2av, and to the same traffic
+# with places known.
 GOALS = {(16, 7168, 2, 256): (0.28, 1.2), (16, 7168, 8, 256): (0.15, 1.4),
          (128, 7168, 8, 256): (0.25, 1.12), (128, 2048, 4, 128): (0.13, 1.25),
          (1024, 7168, 8, 256): (0.24, 1.1), (4096, 7168, 2, 256): (0.23, 1.1),

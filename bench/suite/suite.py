@@ -1,5 +1,5 @@
-"""`make bench`: measures ferry beside what is used today, and writes docs/benchmarks.md, its picture and the table of
-README.md. scripts/bench.sh runs it in the root of the repository."""
+"""`make bench`: measures ferry beside the programs that are used today, and writes docs/benchmarks.md, its picture and
+the table of README.md. scripts/bench.sh runs it in the root of the repository."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from ferry.bench.programs import OPEN_MPI_AS_ROOT, mpi_launch, mpirun, options_o
 SHAPES = [(16, 7168, 2, 256), (16, 7168, 8, 256), (128, 7168, 8, 256), (128, 2048, 4, 128)]
 LARGE_SHAPES = [(1024, 7168, 8, 256), (4096, 7168, 2, 256), (4096, 2048, 4, 128)]
 OVERHEAD_RANKS = [2, 4, 8, 16, 32, 64]
-# What `none` is compared with: names, and the options that make the difference.
+# The features that are compared with `none`: their names and options.
 FEATURES = {**{f"wire {wire}": ["--wire", wire] for wire in ("int8", "fp8", "fp8_pow2", "fp8_ue8m0")},
             **{f"combine {wire}": ["--combine-wire", wire] for wire in ("int8_8", "int8_128", "logfmt10")},
             "half the entries masked": ["--mask-fraction", "0.5"],
@@ -88,7 +88,8 @@ def write_reports(results, source, folder, readme):
 
 
 def steady(runs):
-    """What reports show is measured where the hypervisor had the cores most of the time."""
+    """Separates the runs of the place where the hypervisor had the cores most of the time, which reports show, from all
+    others."""
     runs, elsewhere = main_place(runs)
     return {"runs": runs, "elsewhere": elsewhere}
 

@@ -1,6 +1,8 @@
-"""Read by every Python that vllm_serve.py --part starts: counts the time of its calls of ferry, in a file for each.
+"""Every Python that vllm_serve.py --part starts imports this module, which adds up the time of its calls of ferry in a
+file for each process.
 
-Three doubles: seconds in dispatch and combine, the waits for other ranks among them, dispatches.
+The file has three doubles: the seconds in dispatch and combine, the part of them in which the process waited for other
+ranks, and the number of dispatches.
 """
 
 import functools

@@ -29,7 +29,7 @@ CHARACTERS = torch.tensor([ALPHABET.index(character) for character in TEXT])
 
 
 class Replicated(nn.Module):
-    """All but the experts: embedding, attention and gate before them, the prediction behind them."""
+    """All parts of the model but the experts: embedding, attention and gate, and the prediction after the experts."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ def make_batch(step):
 
 
 def gather(group, own):
-    """float32 [parts of this rank, n] of all ranks: [PARTS, n]."""
+    """Gathers float32 [parts of this rank, n] of all ranks; returns [PARTS, n]."""
     sent = bytearray(own.numel() * 4)
     torch.frombuffer(sent, dtype=torch.float32).copy_(own.flatten())
     every = bytearray().join(group.all_gather(bytes(sent)))

@@ -47,7 +47,7 @@ def make_model(way, num_sharing) -> torch.nn.Module:
 
 
 def state_of(model, optimizer):
-    """Whole tensors in parts, by names that no wrapper changes."""
+    """The states of model and optimizer, by names that no wrapper changes. Each rank has its parts of the tensors."""
     return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
 
 

@@ -34,7 +34,7 @@ def main(folder):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(rank)
     begins = torch.randint(model.config.vocab_size, (SEQUENCES, 1), generator=generator)
-    text = (begins + torch.arange(LENGTH)) % model.config.vocab_size  # which counts: something to learn
+    text = (begins + torch.arange(LENGTH)) % model.config.vocab_size  # each token is the one before plus 1
     for step in range(STEPS):
         loss = model(input_ids=text, labels=text).loss
         loss.backward()
@@ -54,7 +54,7 @@ if __name__ == "__main__":
             if dist.get_rank() == 0:
                 make_model(scratch)
             where = [scratch]
-            dist.broadcast_object_list(where)  # and the model is there
+            dist.broadcast_object_list(where)  # after this call the model is there
         main(where[0])
         dist.barrier()  # the others may still read rank 0's folder
     dist.destroy_process_group()
