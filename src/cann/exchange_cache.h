@@ -45,10 +45,10 @@ class ExchangeCache {
   // The exchange for a call: that of the call before, or, after the ranks have skipped it, another
   // one that serves the call, or a new one. Throws Failed.
   Exchange& find(const Wanted& wanted);
-  // After a call with `status` in an exchange that find() returned, and the digests of the active
-  // ranks (ferry::Digests::all). Returns the exchange in which all ranks repeat the call; null:
-  // none, and the status is that of the call. Throws Failed where the settings differ, after all
-  // ranks gathered them if all ranks are active.
+  // Call after a call in an exchange that find() returned has ended with `status`. `digests` are
+  // those of the active ranks (ferry::Digests::all). Returns the exchange in which all ranks repeat
+  // the call, or null if `status` is final. Throws Failed where the settings differ; if all ranks
+  // are active, they gather the settings first, for the message.
   Exchange* follow(const Wanted& wanted, const Status& status,
                    std::span<const std::uint64_t> digests);
 

@@ -45,7 +45,8 @@ struct Settings {
   Purpose purpose() const noexcept { return static_cast<Purpose>(values[kOperator] - 1); }
 };
 
-// For arguments with checked attributes. With global_bs 0 all ranks need the same Bs.
+// The settings of arguments whose attributes were checked. With global_bs 0 they include Bs, which
+// is then equal on all ranks.
 Settings settings_of(const DispatchArgs& args);
 Settings settings_of(const CombineArgs& args);
 

@@ -55,8 +55,8 @@ class CudaExchange {
   struct Call {
     cudaStream_t stream;
     bool capturing;  // the stream captures a graph
-    // A kernel that only waits is issued after the kernels of other ranks for which it waits. False
-    // in a graph, which is issued as a whole.
+    // True: a kernel that only waits is issued after the kernels of other ranks for which it waits.
+    // False in a graph, whose kernels are issued together.
     bool in_steps;
   };
 

@@ -46,7 +46,7 @@ class ExchangeState final : public Lasting {
                           OutputRows& outputs);
   Status may_write(const void* rows, bool& may);
 
-  // Between two views of the group (Lasting).
+  // These run between two views of the group (Lasting).
   void prepare(std::uint64_t next) noexcept override { parts_.protocol.prepare(next); }
   void renew(const View& view) noexcept override;
 

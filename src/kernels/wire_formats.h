@@ -45,7 +45,7 @@ struct WireFormat {
   void (*decode)(const DecodeRow& row) noexcept;
 };
 
-// With kNone: no kernels, element_type kBytes.
+// The format of kNone has no kernels, and the element_type kBytes.
 const WireFormat& wire_format(Wire wire) noexcept;
 const WireFormat& wire_format(CombineWire wire) noexcept;
 

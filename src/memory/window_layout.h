@@ -20,7 +20,7 @@ namespace ferry::internal {
 struct WindowShape {
   int num_ranks;
   int num_sources;          // ranks that dispatch tokens
-  int node_ranks;           // of a node, at most
+  int node_ranks;           // the most ranks of a node
   int num_row_lists;        // ranks of a node that dispatch tokens, at most
   int num_windows;          // ranks of a node that own experts, at most
   int num_columns;          // columns of the count matrix (ExpertMap)

@@ -47,7 +47,7 @@ struct ColumnSums {
   std::vector<std::int32_t> next;                     // [columns]: the row for the next entry
 };
 
-// From the count rows of active.ranks. Here and below, a null row is one of zeros: that of a rank
+// Sums the count rows of active.ranks. Here and below, a null row is one of zeros: that of a rank
 // that dispatches no tokens. Cost: E for each row that is not null.
 void sum_columns(const PlacementRules& rules, const ActiveSet& active,
                  std::span<const std::int32_t* const> count_rows, ColumnSums& sums);

@@ -20,7 +20,7 @@ bool PublishedOutputs::find_more() {
   for (std::size_t i = 0; i < ranks.size() && !mismatch_; ++i) {
     if (outputs_[i].rows || !call_.exchange.protocol.delivered(call_.issued, ranks[i])) continue;
     mismatch_ = !makes_this_call(ranks[i]);
-    if (mismatch_) return false;  // it may have departed, without a record of this combine
+    if (mismatch_) return false;  // the rank may have departed without a record of this combine
     outputs_[i] = of_rank(ranks[i]);
     more = true;
   }

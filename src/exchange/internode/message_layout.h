@@ -42,7 +42,7 @@ std::vector<std::byte> write_record(const RecordMessage& message);
 bool read_record(std::span<const std::byte> body, const WindowLayout& layout,
                  RecordMessage& message);
 
-// One place where a row goes. Weights and ids of the row are there as the layout has them.
+// One place to which a row goes. The layout decides whether `weights` and `ids` are used.
 struct Destination {
   std::int32_t rank = 0, row = 0, section_rows = 0;
   std::int32_t source[3] = {};

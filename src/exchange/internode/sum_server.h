@@ -27,7 +27,8 @@ class SumServer {
   SumServer(MateLinks& links, const ExchangeConfig& config)
       : links_(links), config_(config), served_(links.num_ranks()), inbox_(links.num_ranks()) {}
 
-  // The workers of the exchange, which sum rows for other ranks. Before the first operation.
+  // Sets the workers of the exchange, which sum rows for other ranks. Call before the first
+  // operation.
   void use(std::shared_ptr<WorkerPool> workers) { workers_ = std::move(workers); }
   WorkerPool& workers() const noexcept { return *workers_; }
   MateLinks& links() const noexcept { return links_; }

@@ -24,7 +24,7 @@ struct alignas(128) ControlFlags {
   // [view % 2] Written when its rank comes to a view, read when the view begins (next_view.cc).
   struct Prepared {
     std::atomic<std::uint64_t> view;    // that view
-    std::atomic<std::uint64_t> number;  // of the last operation before it
+    std::atomic<std::uint64_t> number;  // the last operation before that view
   };
   Prepared prepared[2];
 };

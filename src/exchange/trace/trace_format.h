@@ -56,9 +56,9 @@ struct TraceHead {
 struct TraceRecord {
   TraceKind kind = TraceKind::kSettings;
   std::uint32_t exchange = 0;      // exchanges of this file are numbered from 0
-  std::uint64_t number = 0;        // of the operation in its exchange
+  std::uint64_t number = 0;        // number of the operation in its exchange
   std::uint64_t route = 0;         // combine: the number of its dispatch; 0: it has no handle
-  std::uint64_t detail_bytes = 0;  // that follow
+  std::uint64_t detail_bytes = 0;  // bytes of the detail behind the record
   std::int64_t tokens = 0, rows = 0;
   std::int32_t top_k = 0, rank = 0;                        // `rank`: in the group
   std::array<std::uint64_t, kNumTraceParts> digests = {};  // by TracePart; 0: it has no such part
