@@ -38,7 +38,7 @@ struct FERRY_EXPORT Machine {
     std::string level = {};  // empty: the whole machine is the group (not for kIndex)
     int mask = 0;
     std::vector<std::array<int, 2>> pairs = {};
-    double gb_s = 0;  // of each link
+    double gb_s = 0;  // the rate of each link
     double latency_us = 0;
     double issue_us = 0;    // the sender's time for a message; messages are issued one by one
     std::string port = {};  // the port that all links of the kind at a rank share; empty: none
@@ -54,7 +54,7 @@ struct FERRY_EXPORT Machine {
     double gb_s = 0;
     Duplex duplex = Duplex::kFull;
     std::string source = {};
-    int line = 0;  // as of a link
+    int line = 0;  // as in Link
   };
 
   // A device on each rank that moves or copies bytes.
@@ -65,7 +65,7 @@ struct FERRY_EXPORT Machine {
     bool relays = false;    // used for the tokens that it passes on
     bool reorders = false;  // reorders rows before they are sent and after they arrive
     std::string source = {};
-    int line = 0;  // as of a link
+    int line = 0;  // as in Link
   };
 
   // The caches of a node. The rows and rank_mb for each rank are added, in MB: up to mb[0] all rows
