@@ -114,7 +114,7 @@ void count_rows(Plan& plan) {
 std::vector<std::int64_t> resolve_tokens(const Options& options, std::int64_t tokens) {
   if (!options.tokens_per_rank.empty()) return options.tokens_per_rank;
   std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(options.ranks), tokens);
-  const std::size_t sources = options.shape.token_ranks.size();  // the first ranks
+  const std::size_t sources = options.shape.token_ranks.size();  // the first ranks have tokens
   if (sources > 0) std::fill(of_ranks.begin() + sources, of_ranks.end(), 0);
   return of_ranks;
 }

@@ -12,8 +12,8 @@ namespace ferry::tools {
 
 // Times of the two parts of a model, without communication.
 struct SplitCosts {
-  double attention_us = 0;   // of a rank with tokens, for its tokens in one layer
-  double expert_row_ns = 0;  // of a rank with experts, for one row
+  double attention_us = 0;   // a rank with tokens computes one layer for its tokens
+  double expert_row_ns = 0;  // a rank with experts computes one row
 };
 
 // A division of the ranks: first those with tokens, then those with experts.
@@ -24,11 +24,11 @@ struct Split {
 struct PlannedSplit {
   Split split;
   PlannedPoint point;
-  double rows = 0;           // of an expert rank, on average
-  double experts_us = 0;     // of an expert rank, for its rows
+  double rows = 0;           // rows of an expert rank, on average
+  double experts_us = 0;     // time of an expert rank for its rows
   double layer_us = 0;       // attention, dispatch, experts and combine, one after the other
   double overlapped_us = 0;  // the longest of the four, if each has a micro-batch
-  double tokens_per_us = 0;  // of all ranks, divided by their number
+  double tokens_per_us = 0;  // tokens of all ranks, divided by the number of ranks
   WindowBytes token_rank = {}, expert_rank = {};
 };
 

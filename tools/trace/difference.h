@@ -13,7 +13,7 @@ namespace ferry::tools {
 // The first difference between the records of a rank. A rank makes its calls in the same order in
 // both runs, so of all ranks the difference at the lowest position is the first.
 struct RankDifference {
-  std::size_t position = 0;  // of the record in the file of A, or of B if A lacks it
+  std::size_t position = 0;  // the record's index in the file of A, or of B if A lacks it
   int part = 0;              // the TracePart that differs; -1: the whole record
   int rank = 0;              // the rank of the file
   std::string where;         // "dispatch 3 of exchange 0"

@@ -31,7 +31,7 @@ RecordedIds recorded_ids(const std::map<int, std::string>& files, std::int64_t l
       refuse("'{}' has {} dispatches with ids, which are not a multiple of {} layers", file,
              dispatches.size(), layers);
     for (std::size_t step = 0; step < dispatches.size(); step += layers) {
-      std::vector<std::vector<std::uint32_t>> words;  // of each layer
+      std::vector<std::vector<std::uint32_t>> words;  // the ids of each layer
       const internal::TraceRecord& first = dispatches[step].record;
       for (std::int64_t layer = 0; layer < layers; ++layer) {
         const TraceEntry& entry = dispatches[step + layer];
