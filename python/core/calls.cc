@@ -135,7 +135,7 @@ void refuse(const PyExchange& self, const std::string& why, nb::handle active_ra
   const Status done = instead(self, active_ranks, [&](Exchange& exchange, const auto& active) {
     return (exchange.*call)({Code::kInvalidArgument, why}, active, nullptr);
   });
-  if (done.code() != Code::kInvalidArgument) check(done);  // raises another error than `why`
+  if (done.code() != Code::kInvalidArgument) check(done);  // not the error of this refusal
 }
 
 std::string text_of(const nb::python_error& error) {

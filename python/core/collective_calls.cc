@@ -267,7 +267,7 @@ void refuse_call(const PyCollectives& self, const std::string& why) {
   Collectives& collectives = turn->collectives;
   const Status refusal(Code::kInvalidArgument, why, collectives.rank());
   const Status status = without_gil([&] { return collectives.refuse(refusal); });
-  if (status.code() != refusal.code()) check(status);  // another error than `why`
+  if (status.code() != refusal.code()) check(status);  // not the error of this refusal
 }
 
 std::vector<std::string> latest_calls(const PyCollectives& self, int rank) {

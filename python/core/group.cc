@@ -233,7 +233,7 @@ void bind_calls(nb::class_<PyGroup>& type) {
             try {
               without_gil([&] { Exchange::refuse(group, status); });
             } catch (const Error& error) {
-              if (error.code() != status.code()) throw;  // another error than `why`
+              if (error.code() != status.code()) throw;  // not the error of this refusal
             }
           },
           arg("why"),

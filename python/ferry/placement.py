@@ -315,7 +315,7 @@ class Balancer:
 
         balancer = Balancer(group, placement)
         ...
-        balancer.count(received.handle)      # after dispatches, of any number of steps
+        balancer.count(received.handle)      # after each dispatch of some steps
         balancer.begin(num_replicas)         # collective: adds up the counts; the placement is computed in a thread
         ...                                  # more steps
         placement = balancer.end()           # equal on all ranks, so that all switch at this step

@@ -24,7 +24,7 @@ class Result:
     setting: Dict[str, str]  # all of the shape but the tokens: {"ranks": "8 ranks", ...}
     tokens: int              # per rank
     pair_us: float
-    limit_us: Optional[float]    # of the same shape, measured by any program
+    limit_us: Optional[float]    # the limit of the same shape, measured by any program
     over_limit: Optional[float]  # pair over limit, taken within a round
 
 

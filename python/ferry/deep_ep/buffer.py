@@ -58,7 +58,7 @@ class Buffer(LowLatency):
         self._node_starts = nodes.starts(members.topology, members.size)
         self._owner = handles.Owner("Buffer")
         self._exchanges: Optional[Exchanges] = Exchanges(members)
-        self.device: Optional[device.Device] = None  # of this rank's tensors; None: they are on the CPU
+        self.device: Optional[device.Device] = None  # the device of this rank's tensors; None: the CPU
         self.device_low_latency: Optional[DeviceLowLatency] = None  # None without a device
         self._decided = False
         self._raw = {}

@@ -42,8 +42,8 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
     a, b = _Batch(checked_linear(exchange), routing), _Batch(exchange, routing)
 
     def refusing(half, *unfinished):
-        """Refuses a combine after the `half` of the other batch that comes before it, and drops the `unfinished`
-        batches."""
+        """Returns a function that refuses a combine and drops the `unfinished` batches. Before the refusal it calls
+        `half`, the half of the other batch that all ranks call first."""
 
         def refuse(why):
             half()
@@ -84,7 +84,7 @@ class _Batch:
 
     def __init__(self, exchange, routing):
         self.exchange, self.routing, self.handle, self._sending = exchange, routing, None, None
-        self.weights_need_gradient, self.dots, self.grad_weights = False, None, None  # dots [N], grad_weights [T, K]
+        self.weights_need_gradient, self.dots, self.grad_weights = False, None, None  # [N] and [T, K]
 
     def send(self, half, *arguments, **more):
         if paired():  # the graph was made outside of the pair; all ranks raise

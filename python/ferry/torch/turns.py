@@ -56,7 +56,7 @@ class _Pair:
     def __init__(self) -> None:
         self.computes = threading.Lock()
         self.changed = threading.Condition()
-        self.calls = [0, 0]  # of both functions: the calls that have returned
+        self.calls = [0, 0]  # for each function, the number of its calls that have returned
         self.ended = [False, False]
 
     def run(self, place: int, function: Callable[[], Any]) -> Any:
@@ -83,5 +83,5 @@ class _Pair:
             self.computes.acquire()
 
     def is_turn_of(self, place: int) -> bool:
-        """The second function's n-th call comes after the first's n-th, and that before the first's next one."""
+        """Whether function `place` may make its next call: calls alternate, until one of the functions has ended."""
         return self.ended[1 - place] or self.calls[1 - place] >= self.calls[place] + place
