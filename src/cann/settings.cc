@@ -41,7 +41,7 @@ constexpr std::uint32_t kFlags = kSent | kSkips | kAnyScales;
 constexpr int kColumnsAt = 32, kColumnsBits = 21, kIndexAt = kColumnsAt + kColumnsBits;
 static_assert(kNew < 1 << (64 - kIndexAt));
 
-// The contents of the number of a rank that did not refuse.
+// The number that a rank sent (digest_of), decoded. A rank that refused has none.
 struct Said {
   Said(std::uint64_t digest, Purpose purpose)
       : settings(static_cast<std::uint32_t>(digest) | kFlags),

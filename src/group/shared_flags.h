@@ -93,7 +93,7 @@ class SharedFlags {
   std::vector<std::uint64_t> waited(int rank) const;
 
   GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
-  // The barriers that this `rank` has come to. Relaxed: its own flag.
+  // The number of barriers that this `rank` has called. Relaxed: its own flag.
   std::uint64_t num_barriers(int rank) const noexcept {
     return slots_[rank].barrier.load(std::memory_order_relaxed);
   }

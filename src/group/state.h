@@ -80,8 +80,8 @@ struct BetweenNodes {
   // wait in the network then.
   struct Progress {
     mutable std::mutex mutex;
-    mutable std::atomic<int> waiting{
-        0};  // threads that want the mutex; the own thread lets them first
+    // Threads that wait for the mutex. The progress thread takes the mutex after them.
+    mutable std::atomic<int> waiting{0};
     bool open = false;
     bool own_thread = false;  // FERRY_PROGRESS=thread
     std::jthread thread;

@@ -27,8 +27,8 @@ class Forest {
     double start_us =
         0;  // dispatch: the earliest time at which the first byte of this hop can move
     double last_start_us = 0;  // the latest such time over all sources
-    // Bit i is set if a source uses this node as a first hop and Graph::outermost_parted() of its
-    // two ends is i.
+    // A bit for each level. Bit i is set if a source uses this node as a first hop, and i is the
+    // outermost level at which the two ends of the hop are in different groups.
     std::uint32_t levels = 0;
     std::int64_t num_behind = 1;  // the number of ranks that this hop and the hops behind it reach
     Routing::Wanted wanted = {};  // the demand of these ranks

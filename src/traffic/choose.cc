@@ -118,7 +118,7 @@ class Direction {
   std::vector<double> busiest_bytes_;        // [levels]
   std::vector<double> alone_us_;             // [steps]: time while no other step moves
   std::vector<bool> moves_bytes_;            // [steps]
-  std::vector<double> starts_us_, ends_us_;  // [steps]: the earliest; 0 for a step without bytes
+  std::vector<double> starts_us_, ends_us_;  // [steps]: the earliest times; 0 without bytes
 };
 
 }  // namespace

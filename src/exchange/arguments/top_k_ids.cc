@@ -75,7 +75,7 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
   const std::int32_t num_ids = setup.num_ids(), end = num_ids + setup.config.special.total();
   const std::int64_t first = token * route.top_k;
   const int top_k = route.top_k;
-  // The call names no ranks: that the view lacks some is no choice of the caller.
+  // The call names no ranks, so the caller did not choose that the view lacks some.
   const bool needs_all = !active.all() && args.active_ranks.empty();
   bool takes_part = false;
   for (int k = 0; k < top_k; ++k) {

@@ -78,7 +78,7 @@ Status Combine::request_sums() {
 }
 
 // Computes the slots from the counts that came with the outputs. All ranks compare the counts with
-// the sizes of the outputs, and come to the same error if they do not fit.
+// the sizes of the outputs, and find the same error if they do not fit.
 Status Combine::place() {
   Route& route = *unplaced_;
   FERRY_CHECK(call_.slots_are_known, ==, false);
