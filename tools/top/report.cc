@@ -19,7 +19,7 @@ using internal::kCounterNames;
 using internal::kNumCounters;
 using Json = nlohmann::ordered_json;
 
-constexpr double kMostlyWaits = 0.8;  // a share of a rank's time
+constexpr double kMostlyWaits = 0.8;  // a rank mostly waits above this part of its time
 
 // The counters of one rank, per second.
 struct Rates {

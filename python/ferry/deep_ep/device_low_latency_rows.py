@@ -20,7 +20,7 @@ class Padded:
     def __init__(self, exchange, capacity, dtype):
         self.exchange, self.dtype = exchange, dtype
         self.places = exchange.num_local_experts, capacity
-        self.combining = None  # the operation of the last combine_send, which has its receive half
+        self.combining = None  # the last combine_send; its recv() is the receive half
         self._between_halves = 0  # operations whose hook was not called
         self._received = set()  # addresses of rows in the window
 
