@@ -1,5 +1,6 @@
-// The one wait loop of ferry: spin, yield, sleep. What ends it with an error is in giving_up.cc.
-// Every wait of group and exchange comes here; nothing else in the library blocks on a peer.
+// The one wait loop of ferry: spin, yield, sleep. giving_up.cc decides whether it ends with an
+// error. Every wait of group and exchange uses this loop; no other code of the library blocks on a
+// peer.
 #include "group/wait.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,8 @@
-// The bytes of a row of the count matrix between nodes: for each count that is not 0 how many zeros
-// lie before it, and the count, both as varints (7 bits in a byte, the lowest first, the highest
-// bit set where more follow). With many experts most counts are 0, and every rank sends its row to
-// every node: the bytes follow the entries of its tokens and not the experts.
+// The bytes of a row of the count matrix between nodes. For each count that is not 0 there are two
+// varints: the number of zeros before the count, and the count. A varint has 7 bits in a byte, the
+// lowest first, and the highest bit of a byte is set where another byte follows. Every rank sends
+// its row to every node, and with many experts most counts are 0. So the number of bytes grows with
+// the entries of the rank's tokens and not with the number of experts.
 #pragma once
 
 #include <cstddef>
