@@ -1,6 +1,6 @@
-// Runs the ranks of a bench, as processes or threads, or as the one rank that this process is. It
-// forks and pins them and reports their failures. The caller must be single-threaded, and sleeps
-// until the ranks have ended.
+// Runs the ranks of a bench, as processes or threads; under a launcher this process is one rank.
+// Forks and pins the ranks and reports their failures. The caller must be single-threaded, and
+// sleeps until the ranks have ended.
 #pragma once
 
 #include <functional>

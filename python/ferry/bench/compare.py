@@ -83,7 +83,7 @@ def choose_programs(text):
 
 
 def iterations_for(shape):
-    moved = 4 * shape.ranks * shape.tokens * shape.top_k * shape.hidden  # bf16, there and back
+    moved = 4 * shape.ranks * shape.tokens * shape.top_k * shape.hidden  # bytes of bf16 rows, there and back
     return min(MOST, max(FEWEST, BYTES_PER_RUN // moved))
 
 

@@ -1,6 +1,6 @@
 """Pictures of measurements: `ferry plot results.json ... -o out.svg`, ferry.plot.draw in Python.
 
-Files are what `ferry bench --json` or `--trace`, `make bench` and `ferry compare --json` write. Needs
+The files are results of `ferry bench --json` or `--trace`, `make bench` and `ferry compare --json`. Needs
 matplotlib (`pip install ferry-ep[plot]`). The command line calls add_arguments() and run().
 """
 

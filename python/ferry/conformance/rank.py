@@ -37,7 +37,7 @@ def play(connection, settings, rank):
         try:
             command, *arguments = connection.recv()
         except EOFError:
-            os._exit(0)  # a broken group may not want to end
+            os._exit(0)  # without destructors: that of a broken group may not end
         if command == "join":
             _join(settings, rank, *arguments)
             connection.send(([], False))
