@@ -26,8 +26,8 @@ struct Failure {
   [[noreturn]] void raise() const { throw Error(code, text, culprit); }
 };
 
-// The state that the ranks share. There is one gather at a time: the next one begins when all
-// ranks have made the call of the current one.
+// The state that the ranks share. There is one gather at a time; the next one begins after the last
+// rank has called this one.
 struct Board {
   explicit Board(int size)
       : size(size),

@@ -36,9 +36,8 @@ Status GroupState::wait(const Await& await) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   const bool in_network = messages_ && !nodes_.progress.own_thread;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
-  // The times at which the waits for all ranks and for `peer` began; 0: no wait has begun.
-  std::int64_t began_ns = 0, peer_began_ns = 0;
-  std::int64_t calm = 0;  // turns of the loop since the last flag went up
+  std::int64_t began_ns = 0, peer_began_ns = 0;  // of all, and for this peer; 0: none
+  std::int64_t calm = 0;                         // turns of the loop since the last flag went up
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {

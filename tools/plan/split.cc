@@ -19,7 +19,7 @@ using internal::time_text;
 using nlohmann::ordered_json;
 
 constexpr int kMostRanks = 65536;
-constexpr int kMostDivided = 64;  // the most ranks that --split all divides
+constexpr int kMostDivided = 64;  // of --split all
 
 // Reads a number that `end` ends, and removes both from the text. 0: there is none.
 int take_number(std::string_view& text, char end) {

@@ -37,8 +37,8 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
       last_{setup.everybody} {}
 
 void Protocol::close() noexcept {
-  // If the group is broken, this rank may not have sent its rows. So its flags are not raised: a
-  // rank that waits for the rows must not go on as if they had arrived.
+  // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
+  // not go on as if they were there.
   if (!group_.usable()) return;
   raise(view_.control(setup_.rank).read_through, kDeparted);
   raise(view_.control(setup_.rank).progress, kDeparted);

@@ -71,7 +71,7 @@ class Protocol {
   // its record is missing. In a broken group nothing is written: waits end by themselves there.
   void close() noexcept;
 
-  // These run between two views of the group (next_view.cc), when the caller's calls have ended.
+  // Between two views of the group (next_view.cc). The caller's calls have ended.
   void prepare(std::uint64_t next) noexcept;
   void renew(const View& view) noexcept;
 
