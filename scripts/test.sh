@@ -1,7 +1,7 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
-# transformers transformers-example jax torch long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even
-# if one fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy:
+# transformers transformers-example jax torch long asan tsan aarch64 clang-tidy fuzz wheel types docs journey bare. All
+# run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy:
 # clang-tidy runs beside the steps up to its own. Then what each took, and as the last line "N passed, N failed"; with
 # --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
@@ -79,11 +79,12 @@ prepare_python() {
 # note_versions <what> <passed> <failed> <distributions...>: for the table of docs/versions.md.
 note_versions() { .venv/bin/python scripts/versions.py record "$@"; }
 
-# run_pytest <what> [pytest options]
+# run_pytest <what> [pytest options]: one test at a time for each processor, as tests often wait. What fails runs again
+# by itself.
 run_pytest() {
   local report=$PWD/build/pytest.txt begin=$SECONDS run fail again what=$1
   shift
-  .venv/bin/python -m pytest -q -rfEs --durations=10 "$@" | tee "$report"
+  .venv/bin/python -m pytest -q -rfEs --durations=10 -n "$(nproc)" "$@" | tee "$report"
   read -r run fail < <(count_pytest "$report")
   if [ "$fail" -gt 0 ] && [ "$run" -gt 0 ]; then
     failures_of "$report" >build/failed_first.txt
@@ -131,12 +132,12 @@ end_clang_tidy() {
   if [ -z "$lint" ]; then clang_tidy; else wait "$lint" || { cat build/clang-tidy.log; return 1; }; fi
 }
 
-# fuzz_one <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
+# fuzz_one <target>: fifteen seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
 fuzz_one() {
   local name
   name=$(basename "$1" _fuzz)
   mkdir -p "build/fuzz/corpus/$name"
-  "$1" -max_total_time=30 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
+  "$1" -max_total_time=15 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
     "tests/fuzz/seeds/$name" >"build/fuzz/$name.log" 2>&1 || { tail -40 "build/fuzz/$name.log"; return 1; }
 }
 export -f fuzz_one
@@ -181,6 +182,10 @@ for step in "$@"; do
       check "install jax" scripts/install.sh jax &&
         check "tests of jax" .venv/bin/python -m pytest -q -rfEs tests/python/test_jax.py &&
         note_versions "tests/python/test_jax.py" 1 0 jax jaxlib numpy
+      ;;
+    journey)
+      check "build traced" build traced &&
+        check "the journey of a token" tests/journey/journey.py build/traced
       ;;
     torch) check "the backend of torch.distributed with a newer torch" scripts/check_torch.sh ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
