@@ -27,7 +27,7 @@ matrix:
 # What takes longer than CI may, or needs more: full length, transformers, a newer torch (5.5 GB), the first steps on a
 # bare system.
 long:
-	@scripts/test.sh --go-on install=build,test,model,bench,python,wheel,bare,deb long transformers torch bare
+	@scripts/test.sh --go-on install=build,test,model,bench,python,wheel,bare,deb long transformers torch journey bare
 
 # A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
 wheel:

@@ -1,9 +1,9 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
 # transformers transformers-example jax torch long asan tsan aarch64 clang-tidy fuzz wheel types docs journey bare. All
-# run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy:
-# clang-tidy runs beside the steps up to its own. Then what each took, and as the last line "N passed, N failed"; with
-# --go-on, of the steps that ran before as well. Called by the Makefile.
+# run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python; and
+# begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last line
+# "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
