@@ -75,9 +75,9 @@ sanitize:
 # Megatron-Core's flex dispatcher on ferry.deep_ep, with the released package.
 check-megatron:
 	@scripts/install.sh build python
-	@scripts/check_megatron.sh
+	@scripts/check_with.sh megatron
 
 # vLLM on CPU with ferry, real requests: 3.4 GB of wheels in a virtual environment of its own.
 check-vllm:
 	@scripts/install.sh build python
-	@scripts/check_vllm.sh
+	@scripts/check_with.sh vllm

@@ -6,7 +6,7 @@ rank with all cores, without ferry.
 
 The servers run a random Mixture-of-Experts model and reply in turns, round by round, over HTTP; the others are stopped
 meanwhile. A round which other programs disturbed is repeated, up to three times the rounds in all; the least disturbed
-rounds count. docs/lab/vllm.md has figures. The environment is that of scripts/check_vllm.sh. --part: only ferry's
+rounds count. docs/lab/vllm.md has figures. The environment is that of scripts/check_with.sh vllm. --part: only ferry's
 server, and which part of a step its calls of ferry take (vllm_part/sitecustomize.py).
 """
 

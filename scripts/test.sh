@@ -187,7 +187,7 @@ for step in "$@"; do
       check "build traced" build traced &&
         check "the journey of a token" tests/journey/journey.py build/traced
       ;;
-    torch) check "the backend of torch.distributed with a newer torch" scripts/check_torch.sh ;;
+    torch) check "the backend of torch.distributed with a newer torch" scripts/check_with.sh torch ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;

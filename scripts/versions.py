@@ -8,8 +8,7 @@
     versions.py write       puts them into docs/versions.md
 
 A row is one project, version and check; a newer run replaces the row. PYTHON may be
-several words. Called by scripts/test.sh, check_install.sh, check_torch.sh, check_vllm.sh, check_megatron.sh and
-release.sh."""
+several words. Called by scripts/test.sh, check_install.sh, check_with.sh and release.sh."""
 
 import argparse
 import datetime
