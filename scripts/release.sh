@@ -1,9 +1,9 @@
 #!/bin/bash
 # release.sh ready: refuses a tree that no version can be made of.
 # release.sh files <what was checked> [python...]: writes build/release-VERSION: wheels by these Pythons (by default
-# .venv's, those of python3.10 and python3.12 that start, and a cross build for aarch64), sdist, Debian packages, site,
-# lists of parts, notices, the versions that ran, and checksums; and installs the wheels from there and tries the upload
-# without a network. Nothing is published and no tag is set: the last lines say how. Called by `make release`.
+# .venv's, those of python3.10, 3.12, 3.13 and 3.14 that start, and a cross build for aarch64), sdist, Debian packages,
+# site, lists of parts, notices, the versions that ran, and checksums; and installs the wheels from there and tries the
+# upload without a network. Nothing is published and no tag is set: the last lines say how. Called by `make release`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^project(ferry VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
@@ -25,11 +25,11 @@ ready() {
   [ "$tagged" = "$(git rev-parse HEAD)" ] || refuse "$tag is ${tagged:0:12}, HEAD is $(git rev-parse --short=12 HEAD)"
 }
 
-# The Pythons whose wheels serve 3.10 to 3.14 and later: from 3.12 on one wheel serves all.
+# The Pythons that build wheels, or try one: from 3.12 on one wheel serves all.
 default_pythons() {
   local python
   echo .venv/bin/python
-  for python in python3.10 python3.12; do
+  for python in python3.{10,12,13,14}; do
     if "$python" -c 'import ensurepip, venv' 2>/dev/null; then echo "$python"; fi
   done
   echo aarch64
