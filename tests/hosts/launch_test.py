@@ -71,11 +71,14 @@ class Launch(unittest.TestCase):
         self.assertIn("the connection to b", text)
         self.assertEqual(self.ranks_on("a"), 0)
 
-    def test_ranks_form_a_group_and_exchange(self):
+    def skip_without_link(self):
         doctor = subprocess.run([FERRY, "doctor", "--json"], capture_output=True, text=True)
         reason = json.loads(doctor.stdout)["network"]["no_link"]
         if reason:
             self.skipTest(reason)
+
+    def test_ranks_form_a_group_and_exchange(self):
+        self.skip_without_link()
         done = self.launch("--no-tag", "--", FERRY, "bench", "--mode", "environment", "--hidden", "64", "--experts",
                            "16", "--tokens", "20", "--iterations", "5", "--check", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -90,6 +93,33 @@ class Launch(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)
         self.assertEqual((found["num_ranks"], found["nodes"]), (4, [0, 0, 1, 1]))
+
+    def test_top_shows_ranks_with_tokens_on_one_host_and_ranks_with_experts_on_the_other(self):
+        self.skip_without_link()
+        bench = [FERRY, "bench", "--mode", "environment", "--split", "2:2", "--hidden", "64", "--experts", "16",
+                 "--iterations", "1000000"]
+        process = subprocess.Popen(self.command("--", *bench), env=self.bench.environment, stdout=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        group = self.seen_by_top()
+        self.assertEqual([rank["host"] for rank in group["ranks"]], ["a", "a", "b", "b"])
+        for rank in group["ranks"]:
+            totals, has_tokens = rank["totals"], rank["host"] == "a"
+            self.assertEqual(totals["rows_received"] > 0, not has_tokens)
+            self.assertEqual(totals["window_bytes"] > 0, not has_tokens)
+            self.assertGreater(totals["link_bytes"], 0)
+        self.assertLess(group["imbalance"], 1.5)
+
+    def seen_by_top(self):
+        """The group of the job, once every rank has finished an operation."""
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            done = subprocess.run([FERRY, "top", "--once", "--json", "--interval", "0.2", "--hosts", "a:2,b:2"],
+                                  env=self.bench.environment, capture_output=True, text=True, timeout=LIMIT_S)
+            for group in json.loads(done.stdout)["groups"] if done.returncode == 0 else []:
+                if len(group["ranks"]) == 4 and all(rank["totals"]["combines"] for rank in group["ranks"]):
+                    return group
+        self.fail("the job was not seen")
 
 
 if __name__ == "__main__":

@@ -138,6 +138,14 @@ class Top(unittest.TestCase):
             finally:
                 process.kill()
 
+    def test_ranks_without_experts_are_no_imbalance(self):
+        with job("--split", "3:1", ranks=4) as process:
+            group = group_of(process)
+        windows = [rank["totals"]["window_bytes"] > 0 for rank in group["ranks"]]
+        received = [rank["totals"]["rows_received"] > 0 for rank in group["ranks"]]
+        self.assertEqual((windows, received), ([False, False, False, True],) * 2)
+        self.assertEqual(group["imbalance"], 1)
+
     def test_other_hosts_are_asked_by_ssh(self):
         with job() as process:
             # Both are this one: what they tell of a group is put together.

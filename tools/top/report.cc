@@ -77,15 +77,16 @@ struct GroupRates {
     return sum / static_cast<double>(ranks.size() - 1);
   }
 
-  // The number of rows that the busiest rank received, divided by the mean. 0 if no rows were
-  // received.
+  // The number of rows that the busiest rank received, divided by the mean of the ranks that have
+  // windows: the others have no experts. 0 if no rows were received.
   double imbalance() const {
-    double sum = 0, most = 0;
+    double sum = 0, most = 0, receivers = 0;
     for (const Rates& one : ranks) {
       sum += one[Counter::kRowsReceived];
       most = std::max(most, one[Counter::kRowsReceived]);
+      receivers += one[Counter::kWindowBytes] > 0 ? 1 : 0;
     }
-    return sum > 0 ? most * static_cast<double>(ranks.size()) / sum : 0;
+    return sum > 0 ? most * receivers / sum : 0;
   }
 };
 
