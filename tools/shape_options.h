@@ -6,7 +6,9 @@
 #include <CLI/CLI.hpp>
 
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "ferry/config.h"
 
@@ -36,5 +38,16 @@ void add_shape(CLI::App& app, ExchangeConfig& shape);
 
 // Throws std::invalid_argument if a token has more experts than there are.
 void check_shape(const ExchangeConfig& shape);
+
+// A division of the ranks: first those with tokens, then those with experts.
+struct Split {
+  int token_ranks = 0, expert_ranks = 0;
+};
+
+// Reads "6:2". Empty: the text has another form, or a number is not from 1 to 65536.
+std::optional<Split> parse_split(std::string_view text) noexcept;
+
+// Sets token_ranks and expert_ranks.
+void set_roles(const Split& split, ExchangeConfig& exchange);
 
 }  // namespace ferry::tools

@@ -112,6 +112,9 @@ def test_other_files_are_named_too(tmp_path):
     (tmp_path / "bench.json").write_text('{"pair_us": 3}')
     with pytest.raises(ferry.InvalidArgument, match="bench.json': its JSON has no 'options'"):
         run("rank:8@5GB/s", "--expect", tmp_path / "bench.json")
+    (tmp_path / "bench.json").write_text('{"pair_us": 3, "options": {"ranks": 8, "tokens": 1, "split": "2"}}')
+    with pytest.raises(ferry.InvalidArgument, match="the split '2' of the bench is not of the form 6:2"):
+        run("rank:8@5GB/s", "--expect", tmp_path / "bench.json")
     with pytest.raises(ferry.InvalidArgument, match="loads' has 3 loads for 256 experts"):
         ferry.plan("rank:8@5GB/s", loads=[1, 2, 3])
 
@@ -217,7 +220,8 @@ def test_the_best_split_has_the_most_tokens_per_time_and_rank():
 
 @pytest.mark.parametrize("split, why", [
     ("3", "'3' is not of the form 12:4,8:8"), ("0:4", "'0:4' is not"),
-    ("1:2:3", "'1:2:3' is not"), ("2:1", "3 ranks do not fit"),
+    ("1:2:3", "'1:2:3' is not"), ("2:2,", "'2:2,' is not"), ("2:-2", "'2:-2' is not"),
+    ("2:65537", "'2:65537' is not"), ("2:1", "3 ranks do not fit"),
 ])
 def test_a_split_that_cannot_be_planned_is_refused(split, why):
     with pytest.raises(ferry.InvalidArgument, match=why):

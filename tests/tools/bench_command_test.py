@@ -110,6 +110,8 @@ class Report(unittest.TestCase):
         self.assertIn("tokens on 3 ranks and experts on 2", out)
         for wrong, why in ((["--split", "3"], "'3' is not of the form 6:2"),
                            (["--split", "3:0"], "'3:0' is not of the form 6:2"),
+                           (["--split", "3:2,2:3"], "'3:2,2:3' is not of the form 6:2"),
+                           (["--split", "1000:25"], "at most 1024 ranks"),
                            (["--split", "2:1", "--shared-experts", "1", "--shared-ranks", "1"],
                             "not with --device cuda, --shared-ranks")):
             code, _, err = bench(*wrong)

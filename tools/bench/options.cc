@@ -4,8 +4,8 @@
 #include <CLI/CLI.hpp>
 
 #include <charconv>
-#include <cstdio>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "ferry/status.h"
@@ -67,21 +67,19 @@ void add_between_nodes(CLI::App& app, Options& options) {
 // Sets the roles of --split, and --ranks to their number.
 void read_split(Options& options) {
   if (options.split_text.empty()) return;
-  int tokens = 0, experts = 0;
-  char rest = 0;
-  if (std::sscanf(options.split_text.c_str(), "%d:%d%c", &tokens, &experts, &rest) != 2 ||
-      tokens < 1 || experts < 1 || tokens > kMostRanks - experts)
+  const std::optional<tools::Split> split = tools::parse_split(options.split_text);
+  const int num_ranks = split ? split->token_ranks + split->expert_ranks : 0;
+  if (!split || num_ranks > kMostRanks)
     refuse("--split: '{}' is not of the form 6:2, at most {} ranks in all", options.split_text,
            kMostRanks);
   if (options.cuda || options.shape.shared.num_ranks > 0 || !options.tokens_per_rank.empty())
     refuse("--split: not with --device cuda, --shared-ranks or --tokens-per-rank");
-  if (options.mode == Mode::kEnvironment && tokens + experts != options.ranks)
-    refuse("--split: '{}' has {} ranks, the launcher started {}", options.split_text,
-           tokens + experts, options.ranks);
-  options.split_text = fmt::format("{}:{}", tokens, experts);
-  options.ranks = tokens + experts;
-  for (int rank = 0; rank < options.ranks; ++rank)
-    (rank < tokens ? options.shape.token_ranks : options.shape.expert_ranks).push_back(rank);
+  if (options.mode == Mode::kEnvironment && num_ranks != options.ranks)
+    refuse("--split: '{}' has {} ranks, the launcher started {}", options.split_text, num_ranks,
+           options.ranks);
+  options.split_text = fmt::format("{}:{}", split->token_ranks, split->expert_ranks);
+  options.ranks = num_ranks;
+  tools::set_roles(*split, options.shape);
 }
 
 void check_topology(const Options& options) {

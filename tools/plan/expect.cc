@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 
 #include "tools/bench/flag_time.h"
 #include "tools/json_limits.h"
 #include "tools/plan/machine_json.h"
 #include "tools/plan/routing.h"
-#include "tools/plan/split.h"
 #include "tools/refuse.h"
+#include "tools/shape_options.h"
 #include "traffic/ranking.h"
 
 namespace ferry::tools {
@@ -53,8 +54,11 @@ Workload workload_of_bench(const json& bench) {
   Workload workload;
   ExchangeConfig& shape = workload.exchange;
   shape.max_tokens = options.at("tokens");
-  if (const std::string split = options.value("split", ""); !split.empty())
-    set_roles(parse_splits(split, 0).front(), shape);
+  if (const std::string text = options.value("split", ""); !text.empty()) {
+    const std::optional<Split> split = parse_split(text);
+    if (!split) refuse("--expect: the split '{}' of the bench is not of the form 6:2", text);
+    set_roles(*split, shape);
+  }
   shape.hidden = options.at("hidden");
   shape.top_k = options.at("top_k");
   shape.num_experts = options.at("experts");

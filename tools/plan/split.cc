@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 #include "tools/refuse.h"
 #include "traffic/ranking.h"
@@ -18,19 +19,7 @@ using internal::bytes_text;
 using internal::time_text;
 using nlohmann::ordered_json;
 
-constexpr int kMostRanks = 65536;
 constexpr int kMostDivided = 64;  // of --split all
-
-// Reads a number that `end` ends, and removes both from the text. 0: there is none.
-int take_number(std::string_view& text, char end) {
-  int number = 0;
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::size_t digits = at - text.data();
-  const bool ends = digits == text.size() ? end == ',' : text[digits] == end;
-  if (error != std::errc() || !ends || number > kMostRanks) return 0;
-  text.remove_prefix(std::min(digits + 1, text.size()));
-  return number;
-}
 
 ordered_json window_json(const WindowBytes& window) {
   return {{"expected", window.expected}, {"worst", window.worst}};
@@ -67,22 +56,18 @@ std::vector<Split> parse_splits(const std::string& text, int num_ranks) {
       splits.push_back({num_ranks - owners, owners});
     return splits;
   }
-  for (std::string_view rest = text; !rest.empty();) {
-    const Split split{take_number(rest, ':'), take_number(rest, ',')};
-    if (split.token_ranks < 1 || split.expert_ranks < 1) break;
-    splits.push_back(split);
-    if (rest.empty()) return splits;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::optional<Split> split = parse_split(rest.substr(0, comma));
+    if (!split) break;
+    splits.push_back(*split);
+    if (comma == std::string_view::npos) return splits;
+    rest.remove_prefix(comma + 1);
   }
   refuse(
       "--split: '{}' is not of the form 12:4,8:8 (ranks with tokens : ranks with experts), or "
       "all",
       text);
-}
-
-void set_roles(const Split& split, ExchangeConfig& exchange) {
-  const int num_ranks = split.token_ranks + split.expert_ranks;
-  for (int rank = 0; rank < num_ranks; ++rank)
-    (rank < split.token_ranks ? exchange.token_ranks : exchange.expert_ranks).push_back(rank);
 }
 
 PlannedSplit planned_split(const Split& split, PlannedPoint point, const SplitCosts& costs) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/plan/options.h"
+#include "tools/shape_options.h"
 
 namespace ferry::tools {
 
@@ -14,11 +15,6 @@ namespace ferry::tools {
 struct SplitCosts {
   double attention_us = 0;   // a rank with tokens computes one layer for its tokens
   double expert_row_ns = 0;  // a rank with experts computes one row
-};
-
-// A division of the ranks: first those with tokens, then those with experts.
-struct Split {
-  int token_ranks = 0, expert_ranks = 0;
 };
 
 struct PlannedSplit {
@@ -34,9 +30,6 @@ struct PlannedSplit {
 
 // Reads "12:4,8:8", or "all": every division of `num_ranks`. Throws std::invalid_argument.
 std::vector<Split> parse_splits(const std::string& text, int num_ranks);
-
-// Sets token_ranks and expert_ranks.
-void set_roles(const Split& split, ExchangeConfig& exchange);
 
 // Plans one division. `point` is the plan of its machine and exchange.
 PlannedSplit planned_split(const Split& split, PlannedPoint point, const SplitCosts& costs);
