@@ -20,11 +20,12 @@ VERSION = re.search(r"project\(ferry VERSION ([\d.]+)", (ROOT / "CMakeLists.txt"
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The Python of a new environment that has the wheel and nothing else."""
+    """The Python of a new environment that has the wheel, by the name that users give to pip, and nothing else."""
     folder = tmp_path_factory.mktemp("alone")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = str(folder / "bin" / "python")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(WHEELS[-1])], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(WHEELS[-1].parent)]
+    subprocess.run([*pip, "ferry-ep"], check=True)
     return python
 
 
