@@ -56,18 +56,22 @@ bool Messages::has_lost_peer(const MessageState& message, const Status& death) c
   return group_.size() > 1;
 }
 
-Status Messages::await_event(std::uint64_t events) {
+// Other ranks see that this rank waits for the peer of `awaited`. A thread that moves messages
+// beside the one that makes the calls has no such message: its wait does not count.
+Status Messages::await_event(std::uint64_t events, const MessageState* awaited) {
   MessageState& first = *pending_.front();
   CallTime look(std::min(kLook, first.time.limit()));
   Await event = awaiting(first, {}, events);
-  only_.assign(only_.size(), true);
-  only_[group_.rank()] = group_.size() == 1;
+  const int peer = awaited != nullptr ? awaited->source : MessageSpec::kAny;
+  const bool counts = peer != MessageSpec::kAny && peer != group_.rank();
+  only_.assign(only_.size(), !counts);
+  only_[counts ? peer : group_.rank()] = counts || group_.size() == 1;
   event.flags = &mailboxes_.events();
   event.stride_bytes = 0;
   event.value = events + 1;
   event.time = &look;
   event.needed = &nobody_;
-  Status status = group_.wait(event);
+  Status status = group_.wait(event, counts);
   const bool quiet = status.code() == Code::kTimeout;
   if (!status.ok() && !quiet) return status;
   const std::int64_t now = now_ns();

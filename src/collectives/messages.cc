@@ -47,7 +47,8 @@ void Messages::take_begun() {
   pending_.splice(pending_.end(), begun);
 }
 
-Status Messages::progress(bool waits) {
+// `awaited`: the message that the caller waits for; null: it waits for none of its own.
+Status Messages::move(bool waits, const MessageState* awaited) {
   for (;;) {
     // Acquire: what is counted is seen below. Partner: Mailboxes::count_event().
     const std::uint64_t events = mailboxes_.events().load(std::memory_order_acquire);
@@ -58,14 +59,14 @@ Status Messages::progress(bool waits) {
     const bool ended = advance();
     if (pending_.empty() || (ended && waits)) return leave();
     if (!waits) return {};
-    if (Status status = await_event(events); !status.ok()) return end_all(status);
+    if (Status status = await_event(events, awaited); !status.ok()) return end_all(status);
   }
 }
 
 Status Messages::finish(const std::shared_ptr<MessageState>& message) {
   begin(message);
   while (!message->has_ended()) {
-    if (Status status = progress(/*waits=*/true); !status.ok()) return status;
+    if (Status status = move(/*waits=*/true, message.get()); !status.ok()) return status;
   }
   return message->status;
 }

@@ -60,7 +60,7 @@ class Messages {
   void begin(std::shared_ptr<MessageState> message);
   // Moves what was begun. With `waits` it returns when a message has ended, or none is on its way.
   // An error is that of the group, with which all messages end.
-  Status progress(bool waits);
+  Status progress(bool waits) { return move(waits, nullptr); }
   // The same until this message has ended.
   Status finish(const std::shared_ptr<MessageState>& message);
 
@@ -77,7 +77,8 @@ class Messages {
   Status check(const MessageState& message, int sender, const PieceHead& head) const;
   void keep_all();
 
-  Status await_event(std::uint64_t events);
+  Status move(bool waits, const MessageState* awaited);
+  Status await_event(std::uint64_t events, const MessageState* awaited);
   Await awaiting(MessageState& message, const Status& death, std::uint64_t events) noexcept;
   bool has_lost_peer(const MessageState& message, const Status& death) const noexcept;
   Status end_all(const Status& status);

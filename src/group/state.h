@@ -148,15 +148,15 @@ class GroupState {
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
   // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the
-  // deadline passes. Throws only what Await::meanwhile throws.
-  Status wait(const Await& await);
+  // deadline passes. Throws only what Await::meanwhile throws. `counts`: other ranks see that this
+  // rank waits (blame.h); false for a thread beside the one that makes its calls.
+  Status wait(const Await& await, bool counts = true);
   // Whether `rank`, which has destroyed what `await` is about, leaves the group or ends within half
   // a second; that breaks the group.
   Status await_end(Await await, int rank) noexcept;
 
   // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
   void ring() noexcept { flags_->ring(node_ranks_); }
-
   RankCounters& counters() noexcept { return flags_->counters(); }  // of this rank
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.

@@ -32,7 +32,7 @@ constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
 }  // namespace
 
-Status GroupState::wait(const Await& await) {
+Status GroupState::wait(const Await& await, bool counts) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   const bool in_network = messages_ && !nodes_.progress.own_thread;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
@@ -41,7 +41,7 @@ Status GroupState::wait(const Await& await) {
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {
-      if (peer_began_ns != 0) account(await, peer, now_ns() - peer_began_ns);
+      if (counts && peer_began_ns != 0) account(await, peer, now_ns() - peer_began_ns);
       peer_began_ns = 0;
       ++passed;
       continue;
@@ -71,7 +71,8 @@ Status GroupState::wait(const Await& await) {
       calm = 0;
       continue;
     }
-    account(await, peer, now - peer_began_ns);  // so that other ranks see the wait before it ends
+    // Here, so that other ranks see the wait before it ends.
+    if (counts) account(await, peer, now - peer_began_ns);
     peer_began_ns = now;
     sleep_until_rung(await, peer, now - began_ns);
     if (Status status = check(await); !status.ok()) return status;

@@ -1,0 +1,61 @@
+// Messages that wait: whom other ranks see a rank wait for, and which message goes first.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "exchange/frame.h"
+#include "ferry/collectives.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr std::chrono::milliseconds kSoon{400};
+
+void await_end_of(const Group& group) {
+  while (group.usable()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// Rank 0 makes no call, while a thread of it has a receive in progress. Rank 1 waits for rank 0
+// too.
+TEST(MessageWaits, AThreadWithAnIdleReceiveIsNotSeenToWait) {
+  run_ranks(Mode::kThreads, 3,
+            [](const Group& group) {
+              Collectives calls(group), messages(group);
+              require_ok(calls.barrier(), "barrier");
+              if (group.rank() == 0) {
+                float data = 0;
+                const Message idle = messages.begin_recv(&data, 1, DataType::kFp32, 2, 0);
+                require_status(messages.progress(), Code::kTimeout, {"rank 0"}, "progress");
+                require(idle.ended(), "the idle receive");
+                return;
+              }
+              const Status status = group.rank() == 2 ? calls.barrier(kSoon) : calls.barrier();
+              require_status(status, Code::kTimeout, {"barrier 2", "rank 0"}, "barrier");
+              require(status.culprit() == 0, "culprit " + std::to_string(status.culprit()));
+            },
+            "", {.deadline = std::chrono::seconds(20)});
+}
+
+// Rank 1 receives from rank 0, which receives from rank 2, which makes no call.
+TEST(MessageWaits, ARankInARecvIsSeenToWaitForItsPeer) {
+  run_ranks(
+      Mode::kThreads, 3,
+      [](const Group& group) {
+        Collectives messages(group);
+        require_ok(messages.barrier(), "barrier");
+        if (group.rank() == 2) return await_end_of(group);
+        float data = 0;
+        const int peer = group.rank() == 0 ? 2 : 0;
+        const std::chrono::nanoseconds limit = group.rank() == 1 ? kSoon : std::chrono::seconds(20);
+        const Status status = messages.recv(&data, 1, DataType::kFp32, peer, 0, nullptr, limit);
+        require(status.code() == Code::kTimeout && status.culprit() == 2, status.message());
+      },
+      "", {.deadline = std::chrono::seconds(20)});
+}
+
+}  // namespace
+}  // namespace ferry::test
