@@ -118,10 +118,10 @@ void Messages::keep_all() {
 // A message may arrive while this goes through the receives. One that an earlier receive in
 // `unmatched` would have taken is left for it.
 bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unmatched) {
-  const int peer = message.spec.peer;
-  const bool any = peer == MessageSpec::kAny;
-  for (int sender = any ? 0 : peer; !message.matched && sender < group_.size(); ++sender) {
-    if (!any && sender > peer) break;
+  const bool any = message.spec.peer == MessageSpec::kAny;
+  const int first = any ? first_sender_ : message.spec.peer;
+  for (int i = 0; !message.matched && i < (any ? group_.size() : 1); ++i) {
+    const int sender = (first + i) % group_.size();
     const bool is_earlier_ones = std::ranges::any_of(unmatched, [&](const MessageSpec& earlier) {
       return earlier.tag == message.spec.tag &&
              (earlier.peer == sender || earlier.peer == MessageSpec::kAny);
@@ -165,6 +165,9 @@ bool Messages::claim(MessageState& message, int sender, const PieceHead& head) {
   message.source = sender;
   message.status = check(message, sender, head);
   message.matched = message.status.ok();
+  // So a receive from any rank takes a message of each sender before a second one of the same.
+  if (message.spec.peer == MessageSpec::kAny && message.matched)
+    first_sender_ = (sender + 1) % group_.size();
   return message.matched;
 }
 

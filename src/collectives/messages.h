@@ -93,11 +93,12 @@ class Messages {
   std::list<std::shared_ptr<MessageState>> begun_;
   std::uint64_t number_ = 0;
   std::list<std::shared_ptr<MessageState>> pending_;  // in the order in which they were begun
-  std::vector<bool> only_, nobody_;                   // [ranks] for Await
-  std::vector<bool> full_;       // [ranks] a send waits for room, and so do those behind it
-  std::vector<bool> receiving_;  // [ranks] a receive takes the pieces of the rank as they come
-  std::vector<bool> away_;       // [ranks] of other nodes, to which messages are leaving
-  std::uint64_t last_away_ = 0;  // the number of the last one of these
+  int first_sender_ = 0;             // the sender that a receive from any rank looks at first
+  std::vector<bool> only_, nobody_;  // [ranks] for Await
+  std::vector<bool> full_;           // [ranks] a send waits for room, and so do those behind it
+  std::vector<bool> receiving_;      // [ranks] a receive takes the pieces of the rank as they come
+  std::vector<bool> away_;           // [ranks] of other nodes, to which messages are leaving
+  std::uint64_t last_away_ = 0;      // the number of the last one of these
 };
 
 }  // namespace ferry::internal

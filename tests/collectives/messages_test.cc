@@ -57,5 +57,25 @@ TEST(MessageWaits, ARankInARecvIsSeenToWaitForItsPeer) {
       "", {.deadline = std::chrono::seconds(20)});
 }
 
+// All messages have come before the first receive.
+TEST(MessageWaits, ReceivesFromAnyRankTakeMessagesOfAllSendersInTurn) {
+  run_ranks(Mode::kThreads, 4, [](const Group& group) {
+    constexpr int kEach = 5;
+    Collectives collectives(group);
+    std::int32_t number = 0;
+    for (; group.rank() != 0 && number < kEach; ++number)
+      require_ok(collectives.send(&number, 1, DataType::kInt32, 0, 0), "send");
+    require_ok(collectives.barrier(), "barrier");
+    std::vector<int> taken(4);  // by sender
+    for (int i = 0; group.rank() == 0 && i < 3 * kEach; ++i) {
+      int source = -1;
+      require_ok(collectives.recv(&number, 1, DataType::kInt32, -1, 0, &source), "recv");
+      require(number == taken[source]++, "messages of a sender are in order");
+      require(number == i / 3, "message " + std::to_string(number) + " of rank " +
+                                   std::to_string(source) + " is number " + std::to_string(i));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace ferry::test
