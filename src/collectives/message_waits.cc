@@ -87,15 +87,19 @@ Status Messages::await_event(std::uint64_t events, const MessageState* awaited) 
   return {};
 }
 
-// Waits until the messages to other nodes have been sent: this rank may not call ferry again for a
-// while.
-Status Messages::leave() {
-  if (std::ranges::find(away_, true) == away_.end()) return {};
-  only_.swap(away_);
-  away_.assign(away_.size(), false);
+// Waits until the messages that are written have left for other nodes: this rank may not call ferry
+// again for a while.
+Status Messages::await_departure() {
+  only_ = nobody_;
+  std::uint64_t last = 0;
+  for (const std::shared_ptr<MessageState>& message : pending_) {
+    if (!message->written) continue;
+    only_[message->spec.peer] = true;
+    last = message->number;
+  }
   CallTime time(group_.default_deadline());
   return group_.await_sent({.operation = "send",
-                            .number = last_away_,
+                            .number = last,
                             .phase = "room",
                             .flags = &mailboxes_.events(),
                             .stride_bytes = 0,

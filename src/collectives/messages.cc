@@ -19,8 +19,7 @@ Messages::Messages(GroupState& group, Mailboxes mailboxes)
       only_(group.size()),
       nobody_(group.size()),
       full_(group.size()),
-      receiving_(group.size()),
-      away_(group.size()) {}
+      receiving_(group.size()) {}
 
 void Messages::begin(std::shared_ptr<MessageState> message) {
   {
@@ -56,9 +55,12 @@ Status Messages::move(bool waits, const MessageState* awaited) {
       return end_all(verdict);
     take_begun();
     if (!waits) group_.progress();
-    const bool ended = advance();
-    if (pending_.empty() || (ended && waits)) return leave();
-    if (!waits) return {};
+    bool ended = advance();
+    while (waits && std::ranges::any_of(pending_, [](const auto& each) { return each->written; })) {
+      if (Status sent = await_departure(); !sent.ok()) return end_all(sent);
+      ended = advance() || ended;
+    }
+    if (!waits || ended || pending_.empty()) return {};
     if (Status status = await_event(events, awaited); !status.ok()) return end_all(status);
   }
 }
@@ -84,7 +86,27 @@ bool Messages::advance() {
   return pending_.size() < before;
 }
 
+// A send has ended when its data need this rank no more: they are in the mailbox, or have left for
+// the node of the receiver.
 bool Messages::send_some(MessageState& message) {
+  const int receiver = message.spec.peer;
+  if (!message.written) {
+    if (!write_some(message)) return false;
+    message.written = true;
+    if (!group_.here(receiver)) message.departs = group_.messages().traffic()[receiver].sent;
+  }
+  if (!has_departed(message)) return false;
+  message.end({});
+  return true;
+}
+
+bool Messages::has_departed(const MessageState& message) const {
+  const int receiver = message.spec.peer;
+  return group_.here(receiver) || group_.messages().traffic()[receiver].departed >= message.departs;
+}
+
+// False, and marks the receiver as full: there is no room for all of it.
+bool Messages::write_some(MessageState& message) {
   const int receiver = message.spec.peer;
   while (!full_[receiver]) {
     const std::size_t most = mailboxes_.shape().most_in_piece();
@@ -96,13 +118,7 @@ bool Messages::send_some(MessageState& message) {
                       .dtype = message.spec.dtype},
                      message.spec.from + message.moved, receiver);
     message.moved += bytes;
-    if (message.moved < message.spec.bytes) continue;
-    if (!group_.here(receiver)) {
-      away_[receiver] = true;
-      last_away_ = message.number;
-    }
-    message.end({});
-    return true;
+    if (message.moved == message.spec.bytes) return true;
   }
   full_[receiver] = true;
   return false;

@@ -47,6 +47,8 @@ struct MessageState {
   int source;                      // of a receive that is matched: the sender
   bool matched = false;            // the first piece has come
   std::size_t moved = 0;           // bytes
+  bool written = false;            // of a send: all bytes are in the mailbox, or on their way to it
+  std::uint64_t departs = 0;       // of a send to another node that is written (Traffic::departed)
   KeptMessage* claimed = nullptr;  // of a receive: the message, where it was kept
   Status status;
   std::atomic<bool> ended{false};
@@ -68,6 +70,8 @@ class Messages {
   void take_begun();
   bool advance();
   bool send_some(MessageState& message);
+  bool write_some(MessageState& message);
+  bool has_departed(const MessageState& message) const;
   bool receive_some(MessageState& message, std::vector<MessageSpec>& unmatched);
   // Whether a message of `sender` fits, or ends the receive with an error.
   bool match(MessageState& message, int sender);
@@ -82,7 +86,7 @@ class Messages {
   Await awaiting(MessageState& message, const Status& death, std::uint64_t events) noexcept;
   bool has_lost_peer(const MessageState& message, const Status& death) const noexcept;
   Status end_all(const Status& status);
-  Status leave();
+  Status await_departure();
 
   GroupState& group_;
   Mailboxes mailboxes_;
@@ -97,8 +101,6 @@ class Messages {
   std::vector<bool> only_, nobody_;  // [ranks] for Await
   std::vector<bool> full_;           // [ranks] a send waits for room, and so do those behind it
   std::vector<bool> receiving_;      // [ranks] a receive takes the pieces of the rank as they come
-  std::vector<bool> away_;           // [ranks] of other nodes, to which messages are leaving
-  std::uint64_t last_away_ = 0;      // the number of the last one of these
 };
 
 }  // namespace ferry::internal

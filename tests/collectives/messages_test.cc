@@ -1,14 +1,20 @@
 // Messages that wait: whom other ranks see a rank wait for, and which message goes first.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "exchange/frame.h"
 #include "ferry/collectives.h"
+#include "network/passing_transport.h"
 
 namespace ferry::test {
 namespace {
@@ -76,6 +82,69 @@ TEST(MessageWaits, ReceivesFromAnyRankTakeMessagesOfAllSendersInTurn) {
     }
   });
 }
+
+#ifdef FERRY_TESTS_BETWEEN_NODES
+// While `stalls`, packets stay where they are.
+class StallingTransport final : public PassingTransport {
+ public:
+  StallingTransport(std::unique_ptr<internal::Transport> transport, std::atomic<bool>& stalls)
+      : PassingTransport(std::move(transport)), stalls_(stalls) {}
+
+  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+            void* ticket) override {
+    if (kept_.empty() && !stalls_.load(std::memory_order_acquire))
+      return PassingTransport::send(peer, head, body, ticket);
+    kept_.push_back({peer, head, body, ticket});
+    return false;
+  }
+  bool progress(const PacketReader& read, Events& events) override {
+    bool moved = false;
+    while (!kept_.empty() && !stalls_.load(std::memory_order_acquire)) {
+      const Kept first = kept_.front();
+      kept_.pop_front();
+      if (PassingTransport::send(first.peer, first.head, first.body, first.ticket))
+        events.sent.push_back(first.ticket);
+      moved = true;
+    }
+    return PassingTransport::progress(read, events) || moved;
+  }
+
+ private:
+  struct Kept {
+    int peer;
+    std::span<const std::byte> head, body;
+    void* ticket;
+  };
+  std::atomic<bool>& stalls_;
+  std::deque<Kept> kept_;
+};
+
+TEST(MessagesBetweenNodes, ProgressWithoutWaitReturnsWhileTheNetworkStandsStill) {
+  std::atomic<bool> stalls{false};
+  const FrameTransports transports(
+      [&] { return std::make_unique<StallingTransport>(internal::ucx_transport(), stalls); });
+  run_ranks(Mode::kThreads, 2,
+            [&](const Group& group) {
+              Collectives collectives(group);
+              float data = static_cast<float>(group.rank());
+              require_ok(collectives.barrier(), "barrier");
+              if (group.rank() == 1) {
+                require_ok(collectives.recv(&data, 1, DataType::kFp32, 0, 0), "recv");
+                require(data == 0, "the message");
+                return;
+              }
+              stalls.store(true, std::memory_order_release);
+              const Message sent = collectives.begin_send(&data, 1, DataType::kFp32, 1, 0);
+              for (int i = 0; i < 10; ++i)
+                require_ok(collectives.progress(/*waits=*/false), "progress");
+              require(!sent.ended(), "a message that has not left has not ended");
+              stalls.store(false, std::memory_order_release);
+              while (!sent.ended()) require_ok(collectives.progress(/*waits=*/false), "progress");
+              require_ok(sent.status(), "send");
+            },
+            "", {.deadline = std::chrono::seconds(5), .topology = "host:2,rank:1"});
+}
+#endif
 
 }  // namespace
 }  // namespace ferry::test
