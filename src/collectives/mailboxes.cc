@@ -98,7 +98,7 @@ bool Mailboxes::keep(int sender) {
 
 KeptMessage* Mailboxes::find_kept(int sender, std::int64_t tag) noexcept {
   for (KeptMessage& message : senders_[sender].kept)
-    if (message.head.tag == tag && !message.claimed) return &message;
+    if (message.head.tag == tag) return &message;
   return nullptr;
 }
 

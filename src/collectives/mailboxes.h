@@ -24,7 +24,6 @@ struct KeptMessage {
   PieceHead head;
   std::vector<std::vector<std::byte>> pieces = {};
   std::size_t received = 0;
-  bool claimed = false;  // by a receive
   bool whole() const noexcept { return received == head.total; }
 };
 
@@ -65,7 +64,7 @@ class Mailboxes {
     const std::list<KeptMessage>& kept = senders_[sender].kept;
     return kept.empty() || kept.back().whole();
   }
-  // The first message with this tag that no receive has claimed; null: there is none.
+  // The first message with this tag; null: there is none.
   KeptMessage* find_kept(int sender, std::int64_t tag) noexcept;
   void drop_kept(int sender, const KeptMessage& message);
 

@@ -152,7 +152,7 @@ bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unm
     unmatched.push_back(message.spec);
     return false;
   }
-  if (message.claimed != nullptr ? !receive_kept(message) : !receive_pieces(message)) return false;
+  if (!message.whole && !receive_pieces(message)) return false;
   message.end({});
   return true;
 }
@@ -160,9 +160,7 @@ bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unm
 bool Messages::match(MessageState& message, int sender) {
   for (;;) {
     if (KeptMessage* kept = mailboxes_.find_kept(sender, message.spec.tag)) {
-      if (!claim(message, sender, kept->head)) return true;
-      kept->claimed = true;
-      message.claimed = kept;
+      if (claim(message, sender, kept->head)) take_kept(message, *kept);
       return true;
     }
     const PieceHead* piece = receiving_[sender] ? nullptr : mailboxes_.next(sender);
@@ -198,19 +196,18 @@ Status Messages::check(const MessageState& message, int sender, const PieceHead&
           sender};
 }
 
-bool Messages::receive_kept(MessageState& message) {
-  KeptMessage& kept = *message.claimed;
-  while (!kept.whole())
-    if (!mailboxes_.keep(message.source)) return false;
+// An incomplete message is the last one that was kept, so its rest is what comes next.
+void Messages::take_kept(MessageState& message, const KeptMessage& kept) {
   for (const std::vector<std::byte>& piece : kept.pieces) {
     if (!piece.empty()) std::memcpy(message.spec.to + message.moved, piece.data(), piece.size());
     message.moved += piece.size();
   }
+  message.whole = kept.whole();
+  if (!message.whole) receiving_[message.source] = true;
   mailboxes_.drop_kept(message.source, kept);
-  return true;
 }
 
-// A message straight into the caller's memory.
+// A message, or the rest of one, straight into the caller's memory.
 bool Messages::receive_pieces(MessageState& message) {
   const int sender = message.source;
   do {
@@ -222,6 +219,7 @@ bool Messages::receive_pieces(MessageState& message) {
     message.moved += piece->bytes;
     mailboxes_.take(sender, *piece);
   } while (message.moved < message.spec.bytes);
+  message.whole = true;
   receiving_[sender] = false;
   return true;
 }

@@ -44,12 +44,12 @@ struct MessageState {
   MessageSpec spec;
   CallTime time;
   std::uint64_t number = 0;
-  int source;                      // of a receive that is matched: the sender
-  bool matched = false;            // the first piece has come
-  std::size_t moved = 0;           // bytes
-  bool written = false;            // of a send: all bytes are in the mailbox, or on their way to it
-  std::uint64_t departs = 0;       // of a send to another node that is written (Traffic::departed)
-  KeptMessage* claimed = nullptr;  // of a receive: the message, where it was kept
+  int source;                 // of a receive that is matched: the sender
+  bool matched = false;       // the first piece has come
+  std::size_t moved = 0;      // bytes
+  bool written = false;       // of a send: all bytes are in the mailbox, or on their way to it
+  std::uint64_t departs = 0;  // of a send to another node that is written (Traffic::departed)
+  bool whole = false;         // of a receive: all bytes have come
   Status status;
   std::atomic<bool> ended{false};
 };
@@ -76,7 +76,7 @@ class Messages {
   // Whether a message of `sender` fits, or ends the receive with an error.
   bool match(MessageState& message, int sender);
   bool claim(MessageState& message, int sender, const PieceHead& head);
-  bool receive_kept(MessageState& message);
+  void take_kept(MessageState& message, const KeptMessage& kept);
   bool receive_pieces(MessageState& message);
   Status check(const MessageState& message, int sender, const PieceHead& head) const;
   void keep_all();
