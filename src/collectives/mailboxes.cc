@@ -25,7 +25,7 @@ Mailboxes::Mailboxes(GroupState& group, std::shared_ptr<Segment> segment,
 // Partner: Messages::await_event(). Sequentially consistent, as raise().
 void Mailboxes::count_event(int rank) noexcept {
   events(rank).fetch_add(1, std::memory_order_seq_cst);
-  group_.ring();
+  group_.ring(rank);
 }
 
 std::uint64_t Mailboxes::needed(int receiver, std::size_t bytes) const noexcept {

@@ -29,7 +29,7 @@ void Messages::begin(std::shared_ptr<MessageState> message) {
   }
   // Partner: await_event(), maybe in another thread. Sequentially consistent, as raise().
   mailboxes_.events().fetch_add(1, std::memory_order_seq_cst);
-  group_.ring();
+  group_.ring(group_.rank());
 }
 
 void Messages::take_begun() {

@@ -155,10 +155,10 @@ class GroupState {
   // a second; that breaks the group.
   Status await_end(Await await, int rank) noexcept;
 
-  // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
+  // Wakes the ranks of this node that sleep, or one of them. Call it after raise().
   void ring() noexcept { flags_->ring(node_ranks_); }
+  void ring(int rank) noexcept { flags_->ring({&rank, 1}); }
   RankCounters& counters() noexcept { return flags_->counters(); }  // of this rank
-
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
   bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
