@@ -84,7 +84,7 @@ void Mailboxes::take(int sender, const PieceHead& piece) {
 
 bool Mailboxes::keep(int sender) {
   const PieceHead* piece = next(sender);
-  if (piece == nullptr) return false;
+  if (piece == nullptr || !fits(sender, *piece)) return false;
   std::list<KeptMessage>& kept = senders_[sender].kept;
   if (begins(sender)) kept.push_back({.head = *piece});
   KeptMessage& message = kept.back();
@@ -92,6 +92,9 @@ bool Mailboxes::keep(int sender) {
   const auto* const data = reinterpret_cast<const std::byte*>(piece + 1);
   message.pieces.emplace_back(data, data + piece->bytes);
   message.received += piece->bytes;
+  const std::size_t held = MailboxShape::piece_bytes(piece->bytes);
+  message.held += held;
+  senders_[sender].held += held;
   take(sender, *piece);
   return true;
 }
@@ -103,6 +106,7 @@ KeptMessage* Mailboxes::find_kept(int sender, std::int64_t tag) noexcept {
 }
 
 void Mailboxes::drop_kept(int sender, const KeptMessage& message) {
+  senders_[sender].held -= message.held;
   senders_[sender].kept.remove_if([&](const KeptMessage& kept) { return &kept == &message; });
 }
 

@@ -1,7 +1,8 @@
 // Mailboxes: the rings between this rank and the others (mailbox.h). Writes pieces of the messages
 // that this rank sends, and takes those of messages to it. A piece that is taken before a receive
 // wants it lies in memory of this process until then: pieces of messages with other tags, and all
-// that come while a send waits for room, so that two ranks can send to each other.
+// that come while a send waits for room, so that two ranks can send to each other. This memory is
+// bounded: from then on pieces stay in the mailbox, and the sender waits.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@ struct KeptMessage {
   PieceHead head;
   std::vector<std::vector<std::byte>> pieces = {};
   std::size_t received = 0;
+  std::size_t held = 0;  // bytes in mailboxes of its pieces, with their heads
   bool whole() const noexcept { return received == head.total; }
 };
 
@@ -57,8 +59,15 @@ class Mailboxes {
   void take(int sender, const PieceHead& piece);
   std::uint64_t taken(int sender) const noexcept { return senders_[sender].taken; }
 
-  // Takes the next piece into memory of this process. False: none has come.
+  // The most bytes of one sender in memory of this process.
+  static constexpr std::size_t kMostKept = std::size_t{64} << 20;
+  // Takes the next piece into memory of this process. False: none has come, or there is no room.
   bool keep(int sender);
+  // A piece has come for which there is no room.
+  bool is_full(int sender) noexcept {
+    const PieceHead* piece = next(sender);
+    return piece != nullptr && !fits(sender, *piece);
+  }
   // The next piece is the first one of its message.
   bool begins(int sender) const noexcept {
     const std::list<KeptMessage>& kept = senders_[sender].kept;
@@ -72,12 +81,16 @@ class Mailboxes {
   struct Sender {
     std::uint64_t taken = 0;      // position in its mailbox to this rank
     std::list<KeptMessage> kept;  // in order; only the last one may be incomplete
+    std::size_t held = 0;         // by all of `kept`
   };
 
   std::atomic<std::uint64_t>& events(int rank) const noexcept { return flags(rank, rank).events; }
   std::byte* ring(int sender, int receiver, std::uint64_t position) const noexcept {
     return reinterpret_cast<std::byte*>(&flags(sender, receiver)) + sizeof(MailboxFlags) +
            position % shape_.ring_bytes;
+  }
+  bool fits(int sender, const PieceHead& piece) const noexcept {
+    return senders_[sender].held + MailboxShape::piece_bytes(piece.bytes) <= kMostKept;
   }
   void count_event(int rank) noexcept;
 

@@ -41,6 +41,11 @@ Await Messages::awaiting(MessageState& message, const Status& death,
     await.flags = &mailboxes_.flags(0, group_.rank()).sent;
     await.stride_bytes = mailboxes_.sender_stride();
     await.value = mailboxes_.taken(peer) + 1;
+    // There is no room to look behind the pieces in the mailbox, so no flag ends the wait.
+    if (!message.matched && mailboxes_.is_full(peer)) {
+      await.phase = "a message behind 64 MiB of others";
+      await.value = ~std::uint64_t{0};
+    }
   }
   return await;
 }

@@ -166,7 +166,7 @@ bool Messages::match(MessageState& message, int sender) {
     const PieceHead* piece = receiving_[sender] ? nullptr : mailboxes_.next(sender);
     if (piece == nullptr) return false;
     if (!mailboxes_.begins(sender) || piece->tag != message.spec.tag) {
-      mailboxes_.keep(sender);
+      if (!mailboxes_.keep(sender)) return false;
       continue;
     }
     receiving_[sender] = claim(message, sender, *piece);

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/waiting.h"
 #include "exchange/frame.h"
 #include "ferry/collectives.h"
 #include "network/passing_transport.h"
@@ -80,6 +82,62 @@ TEST(MessageWaits, ReceivesFromAnyRankTakeMessagesOfAllSendersInTurn) {
       require(number == i / 3, "message " + std::to_string(number) + " of rank " +
                                    std::to_string(source) + " is number " + std::to_string(i));
     }
+  });
+}
+
+std::vector<std::int32_t> numbers(std::size_t bytes) {
+  std::vector<std::int32_t> all(bytes / sizeof(std::int32_t));
+  std::iota(all.begin(), all.end(), 7);
+  return all;
+}
+
+// Rank 0 wants another message than the one that comes, and then that one too.
+TEST(MessageWaits, ASenderWaitsWhenItsReceiverKeeps64MiBOfOtherMessages) {
+  constexpr std::size_t kBytes = std::size_t{66} << 20;
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    std::vector<std::int32_t> data = numbers(kBytes);
+    const auto count = static_cast<std::int64_t>(data.size());
+    const auto progress = [&] { require_ok(collectives.progress(/*waits=*/false), "progress"); };
+    if (group.rank() == 1) {
+      std::int32_t last = 5;
+      const Message large = collectives.begin_send(data.data(), count, DataType::kInt32, 0, 1);
+      const Message small = collectives.begin_send(&last, 1, DataType::kInt32, 0, 2);
+      const std::int64_t until_ns = internal::now_ns() + 1'000'000'000;
+      while (!large.ended() && internal::now_ns() < until_ns) progress();
+      require(!large.ended(), "the message does not fit");
+      require_ok(collectives.barrier(), "barrier");
+      while (!small.ended()) require_ok(collectives.progress(), "progress");
+      return;
+    }
+    std::int32_t last = 0;
+    std::vector<std::int32_t> out(data.size());
+    const Message wanted = collectives.begin_recv(&last, 1, DataType::kInt32, 1, 2);
+    const std::int64_t until_ns = internal::now_ns() + 1'200'000'000;
+    while (internal::now_ns() < until_ns) progress();
+    require_ok(collectives.barrier(), "barrier");
+    const Message large = collectives.begin_recv(out.data(), count, DataType::kInt32, 1, 1);
+    while (!wanted.ended()) require_ok(collectives.progress(), "progress");
+    require(large.ended() && out == data && last == 5, "both messages");
+  });
+}
+
+// It waits for a message that the sender has not come to.
+TEST(MessageWaits, ARankThatCannotKeepWhatComesNamesTheSenderAtItsDeadline) {
+  constexpr std::size_t kBytes = std::size_t{80} << 20;
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    std::vector<std::int32_t> data = numbers(kBytes);
+    const auto count = static_cast<std::int64_t>(data.size());
+    if (group.rank() == 1) {
+      const Status status = collectives.send(data.data(), count, DataType::kInt32, 0, 1);
+      require(status.code() == Code::kTimeout && status.culprit() >= 0, status.message());
+      return;
+    }
+    std::int32_t last = 0;
+    const Status status = collectives.recv(&last, 1, DataType::kInt32, 1, 2, nullptr,
+                                           std::chrono::milliseconds(1500));
+    require_status(status, Code::kTimeout, {"a message behind 64 MiB of others of rank 1"}, "recv");
   });
 }
 
