@@ -302,17 +302,23 @@ int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
 PyMessage begin_send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
                      nb::handle deadline) {
   const Buffer data = read_needed(rows, "rows", false);
-  return {self.get()->collectives.begin_send(data.data(), data.size() * data.bytes_each, data.dtype,
-                                             peer, tag, read_deadline(deadline)),
-          data.tensor.owner};
+  const std::shared_ptr<HeldCollectives> held = self.get();
+  held->in_flight.push_back(
+      {held->collectives.begin_send(data.data(), data.size() * data.bytes_each, data.dtype, peer,
+                                    tag, read_deadline(deadline)),
+       data.tensor.owner});
+  return held->in_flight.back();
 }
 
 PyMessage begin_recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
                      nb::handle deadline) {
   const Buffer data = read_needed(rows, "rows", true);
-  return {self.get()->collectives.begin_recv(data.data(), data.size() * data.bytes_each, data.dtype,
-                                             peer, tag, read_deadline(deadline)),
-          data.tensor.owner};
+  const std::shared_ptr<HeldCollectives> held = self.get();
+  held->in_flight.push_back(
+      {held->collectives.begin_recv(data.data(), data.size() * data.bytes_each, data.dtype, peer,
+                                    tag, read_deadline(deadline)),
+       data.tensor.owner});
+  return held->in_flight.back();
 }
 
 void progress(const PyCollectives& self, bool wait) {

@@ -3,7 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,9 +18,28 @@ namespace ferry::python {
 
 namespace nb = nanobind;
 
+// A message that has begun. It keeps its tensor.
+struct PyMessage {
+  Message message;
+  nb::object rows;
+};
+
 struct HeldCollectives {
   Collectives collectives;
   std::atomic<bool> busy{false};
+  // The messages that may not have ended: ferry reads and writes their tensors, whether Python
+  // keeps a PyMessage or not. Used with the GIL only.
+  std::vector<PyMessage> in_flight;
+
+  // Forgets those that have ended. The end of a tensor may run any code of Python, so it comes
+  // last.
+  void look() {
+    const auto ended = std::ranges::partition(
+        in_flight, [](const PyMessage& each) { return !each.message.ended(); });
+    const std::vector<PyMessage> forgotten(std::make_move_iterator(ended.begin()),
+                                           std::make_move_iterator(ended.end()));
+    in_flight.erase(ended.begin(), ended.end());
+  }
 };
 
 struct PyCollectives : Closable<HeldCollectives> {
@@ -51,11 +72,6 @@ void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag
 int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
          nb::handle deadline);
 
-// A message that has begun. It keeps its tensor.
-struct PyMessage {
-  Message message;
-  nb::object rows;
-};
 PyMessage begin_send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
                      nb::handle deadline);
 PyMessage begin_recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,

@@ -1,8 +1,10 @@
 """Collectives: every call equals a computation in numpy on one process; errors name ranks and values."""
 
+import gc
 import os
 import signal
 import time
+import weakref
 
 import ferry
 import numpy as np
@@ -172,6 +174,26 @@ def test_ranks_may_send_to_each_other_before_they_receive(topology):
             equal(out, torch.full((500_000, ), float(peer)))
 
     on_ranks(4, body, topology=topology)
+
+
+def test_a_tensor_of_a_message_lives_until_the_message_has_ended():
+    """Nothing in Python keeps the messages or their tensors."""
+
+    def body(c):
+        rows = np.full(300_000, float(c.rank))
+        alive = weakref.ref(rows)
+        if c.rank == 0:
+            c.begin_recv(rows, 1)
+        else:
+            c.begin_send(rows, 0)
+        del rows
+        gc.collect()
+        assert alive() is not None, "the tensor of a message in flight was freed"
+        c.barrier()
+        while alive() is not None:
+            c.progress(wait=False)
+
+    on_ranks(2, body)
 
 
 @AT_PLACES
