@@ -51,6 +51,17 @@ std::chrono::nanoseconds to_deadline(double seconds) {
       std::chrono::duration<double>(seconds < kCentury ? seconds : kCentury));
 }
 
+// Before 3.14, Python ends such a thread by pthread_exit(), whose unwinding would end the process
+// at the first noexcept frame of C++. So the thread sleeps until the process has ended, as it does
+// from 3.14 on.
+void take_gil(PyThreadState* thread) noexcept {
+  try {
+    PyEval_RestoreThread(thread);
+  } catch (...) {
+    for (;;) pause();
+  }
+}
+
 // Python runs its signal handlers on the main thread only, so other threads return before they take
 // the GIL.
 bool signal_raised() noexcept {

@@ -29,10 +29,18 @@ std::chrono::nanoseconds to_deadline(double seconds);
 // GroupOptions::interrupted and is called without the GIL.
 bool signal_raised() noexcept;
 
+// Takes the GIL again after PyEval_SaveThread(). In a thread that comes back while the interpreter
+// ends, this never returns.
+void take_gil(PyThreadState* thread) noexcept;
+
 // Runs `call` without the GIL.
 template <typename Call>
 auto without_gil(const Call& call) {
-  nanobind::gil_scoped_release release;
+  struct Released {
+    PyThreadState* thread = PyEval_SaveThread();
+    ~Released() { take_gil(thread); }
+  };
+  const Released released;
   return call();
 }
 
