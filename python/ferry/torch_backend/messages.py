@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Callable, ContextManager
 import torch
 
 from ferry.errors import Closed, Error
+from ferry.torch_backend import threads
 from ferry.torch_backend.work import FerryWork, Record, renew_after_fork
 
 if TYPE_CHECKING:
@@ -95,7 +96,15 @@ class Messenger:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not any(work.is_send for work in self._pending))
+        while self._sends():
+            if self._turn.acquire(blocking=False):
+                self._move(wait=True)
+                continue
+            with self._changed:
+                self._changed.wait_for(lambda: not self._sends() or not self._turn.locked())
+
+    def _sends(self) -> list[MessageWork]:
+        return [work for work in self._pending if work.is_send]
 
     def join(self) -> None:
         """Returns when the thread has ended. Call after the end of the group, which ends all messages."""
@@ -119,15 +128,16 @@ class Messenger:
         with self._changed:
             self._changed.notify_all()
         for work, future in futures:
-            if future is not None:  # its callbacks may wait for other messages
-                threading.Thread(target=work.fulfil, args=(future,), daemon=True).start()
+            # Its callbacks may wait for other messages.
+            if future is not None and not threads.start(f"ferry callback {self._name}", work.fulfil, future):
+                work.fulfil(future)
 
     def _serve_by_a_thread(self) -> None:
+        """Where no thread can be started, messages move in the next call that issues or waits for one."""
         with self._changed:
             self._changed.notify_all()
             if not self._serving:
-                self._serving = True
-                threading.Thread(target=self._serve, name=f"ferry messages {self._name}", daemon=True).start()
+                self._serving = threads.start(f"ferry messages {self._name}", self._serve)
 
     def _serve(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ferry import _core, group as groups
 from ferry.errors import Error, InvalidArgument
+from ferry.torch_backend import threads
 from ferry.torch_backend.collectives import Call, CollectiveCalls
 from ferry.torch_backend.messages import Messenger, MessageWork
 from ferry.torch_backend.splitting import Splitting
@@ -222,9 +223,12 @@ _GROUPS: set[FerryGroup] = set()
 @atexit.register
 def _end_operations() -> None:
     """Ends the groups before the interpreter does: other ranks may need operations that this rank has issued, and no
-    thread may be in the engine when the interpreter ends."""
-    for group in list(_GROUPS):
-        group._end(at_once=getattr(sys, "last_type", None) is not None)
+    thread may be in the engine or in torch when the interpreter ends."""
+    try:
+        for group in list(_GROUPS):
+            group._end(at_once=getattr(sys, "last_type", None) is not None)
+    finally:
+        threads.join()
 
 
 def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ferry.errors import Closed, Timeout
+from ferry.torch_backend import threads
 
 LATEST = 10  # operations that an error lists
 
@@ -203,11 +204,18 @@ class Issuer:
             if self._closed:
                 raise Closed(f"{work.record}: the process group was destroyed")
             self._queue.append(work)
-            self._serve_by_a_thread()
+            served = self._serve_by_a_thread()
             self._issued.notify()
+        if not served:
+            self._run_until_ended(work)
         if not asynchronous:
             work.wait()
         return work
+
+    def _run_until_ended(self, work: FerryWork) -> None:
+        while not work.is_completed():
+            self._turn.acquire()
+            self._run_next()
 
     def help(self, work: FerryWork) -> None:
         """Runs `work` and the operations before it in this thread, unless another thread is running an operation."""
@@ -216,7 +224,8 @@ class Issuer:
                 return
 
     def close(self) -> None:
-        """Refuses operations from now on; returns when those that were issued have ended."""
+        """Refuses operations from now on; returns when those that were issued have ended. The threads of the group end
+        when they have run the callbacks of these."""
         with self._issued:
             self._closed = True
             self._issued.notify_all()
@@ -242,10 +251,11 @@ class Issuer:
             work.fulfil(future)
         return True
 
-    def _serve_by_a_thread(self) -> None:
-        if self._servers == 0:
+    def _serve_by_a_thread(self) -> bool:
+        """Call with _issued. False: no thread serves, and none can be started."""
+        if self._servers == 0 and threads.start(f"ferry {self._name}", self._serve):
             self._servers = 1
-            threading.Thread(target=self._serve, name=f"ferry {self._name}", daemon=True).start()
+        return self._servers > 0
 
     def _serve(self) -> None:
         serves = True
