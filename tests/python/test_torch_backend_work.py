@@ -140,6 +140,54 @@ def test_a_forked_child_is_refused_while_an_operation_runs():
     work.wait()
 
 
+def in_a_fork(play):
+    """Calls play() in a forked child; returns its exit code, or None where it does not end in 10 s."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(play())
+        finally:
+            os._exit(99)
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@ranks(2, deadline=20)
+def test_a_forked_child_cannot_wait_for_what_its_parent_has_in_flight():
+    peer, out = 1 - dist.get_rank(), torch.zeros(50_000)
+    receive = dist.irecv(out, peer)
+    time.sleep(0.1)  # the group's thread is in the receive
+
+    def refused(call):
+        try:
+            call()
+        except ferry.Closed as error:
+            return 0 if "recv 1 of group" in str(error) and "forked" in str(error) else 2
+        return 3
+
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        for call in (receive.wait, receive.get_future):
+            assert in_a_fork(lambda call=call: refused(call)) == 0, call
+        assert in_a_fork(lambda: refused(work.wait)) == 2  # the same, for all_reduce
+        dist.send(torch.ones(1), 1, tag=1)
+    else:
+        dist.recv(torch.ones(1), 0, tag=1)
+        dist.all_reduce(torch.ones(3))
+    send = dist.isend(torch.full((50_000,), float(peer)), peer)
+    receive.wait()
+    send.wait()
+    assert out[-1] == dist.get_rank()
+    assert in_a_fork(lambda: int(not receive.wait())) == 0  # it has ended
+
+
 @ranks(2, kind="threads", deadline=10)
 def test_an_exception_of_one_rank_is_an_error_on_all():
     if dist.get_rank() == 1:

@@ -54,6 +54,7 @@ class FerryWork(dist.Work):
         self._run: Callable[[], None] | None = run
         self._error: BaseException | None = None
         self._ended = False
+        self._process = os.getpid()
         self._issuer: Any = None  # this and the next two: set if another thread may run the operation
         self._ending: threading.Condition | None = None
         self._future: torch.futures.Future | None = None
@@ -84,6 +85,7 @@ class FerryWork(dist.Work):
         """Returns when the operation has ended. Raises the error of the operation, or Timeout after `timeout`, where 0
         means the deadline of the operation."""
         if not self._ended:
+            self._check_process()
             seconds = timeout.total_seconds()
             if seconds <= 0:
                 self._issuer.help(self)
@@ -111,6 +113,8 @@ class FerryWork(dist.Work):
         return self.outputs
 
     def get_future(self) -> torch.futures.Future:
+        if not self._ended:
+            self._check_process()
         if self._ending is None:
             return self._future or self._ended_future()
         with self._ending:
@@ -122,6 +126,11 @@ class FerryWork(dist.Work):
         return self._ended_future()
 
     getFuture = get_future  # the name that torch calls from C++
+
+    def _check_process(self) -> None:
+        """A forked child has none of the threads that may run the operation, and must not run it."""
+        if os.getpid() != self._process:
+            raise Closed(f"{self.record}: this process was forked before it was done; only its parent can wait for it")
 
     def _ended_future(self) -> torch.futures.Future:
         self._future = torch.futures.Future()
