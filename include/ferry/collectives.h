@@ -110,8 +110,10 @@ class FERRY_EXPORT Collectives {
   std::vector<std::string> latest_calls(int rank) const;
 
   // Messages of one rank to another with one tag arrive in order. send returns when the message has
-  // been copied; for a small message it does not wait for the receiver. A message of another size
-  // or type than the receiver expects is kMismatch at the receiver, and stays for the next recv.
+  // been copied; for a small message it does not wait for the receiver. A rank keeps up to 64 MiB
+  // of each sender that no receive wants yet; from then on the sender waits. A message of another
+  // size or type than the receiver expects is kMismatch at the receiver, and stays for the next
+  // recv.
   [[nodiscard]] Status send(const void* data, std::int64_t count, DataType dtype, int peer,
                             std::int64_t tag, Deadline deadline = {}) noexcept;
   // `peer`: the sender; -1: any rank, whose number is written to `source` (may be null).
