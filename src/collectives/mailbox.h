@@ -35,7 +35,8 @@ struct MailboxFlags {
 static_assert(sizeof(MailboxFlags) == 192);
 
 struct MailboxShape {
-  static constexpr std::size_t kLeastRing = 4096, kMostRing = std::size_t{128} << 10;
+  static constexpr std::size_t kLeastRing = 4096, kMostRing = std::size_t{1} << 20;
+  static constexpr std::size_t kMostPiece = std::size_t{256} << 10;
 
   // The mailboxes of a sender that has `bytes` for all of them, or more where rings would be too
   // short.
@@ -46,7 +47,9 @@ struct MailboxShape {
         all_bytes(stride * static_cast<std::size_t>(num_ranks)) {}
 
   // Half of the ring at most, so that one piece is written while another is taken.
-  std::size_t most_in_piece() const noexcept { return ring_bytes / 2 - sizeof(PieceHead); }
+  std::size_t most_in_piece() const noexcept {
+    return std::min(ring_bytes / 2, kMostPiece) - sizeof(PieceHead);
+  }
   static std::size_t piece_bytes(std::size_t bytes) noexcept {
     return sizeof(PieceHead) + round_up(bytes, sizeof(PieceHead));
   }

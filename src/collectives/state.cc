@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kObject = "Collectives object";  // in errors
 
 // The bytes of all mailboxes of one sender (mailbox.h).
-constexpr std::size_t kMailboxBytes = std::size_t{512} << 10;
+constexpr std::size_t kMailboxBytes = std::size_t{2} << 20;
 
 std::uint64_t mixed(std::uint64_t x) noexcept {  // splitmix64
   x += 0x9e3779b97f4a7c15;

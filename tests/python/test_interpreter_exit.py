@@ -106,7 +106,7 @@ def refuse(thread):
     raise RuntimeError("can't start new thread")
 
 start, threading.Thread.start = threading.Thread.start, refuse
-rows, out = torch.arange(100_000), torch.zeros(100_000, dtype=torch.int64)
+rows, out = torch.arange(400_000), torch.zeros(400_000, dtype=torch.int64)
 seen = []
 work = dist.all_reduce(rows, async_op=True)
 work.get_future().then(lambda future: seen.append("all_reduce"))

@@ -16,7 +16,7 @@ from ferry.testing import ranks
 
 NUM_RANKS = 3
 HAS_SOURCE = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 14)
-LARGE = 300_000  # elements: several times the memory between two ranks
+LARGE = 1_000_000  # elements: several times the memory between two ranks
 
 
 def numbers(source, destination, tag=0, length=5):
