@@ -1,33 +1,56 @@
-"""vLLM's CPU communicator, extended for data parallel ranks of a Mixture-of-Experts model.
+"""vLLM's CPU communicator with the collectives of ferry. vLLM makes one communicator for each of its groups.
 
-With expert parallelism it uses the manager of manager.py. Without it every rank has a slice of every expert, and vLLM's
-own manager gathers all tokens and scatters the sums. For that manager the communicator has two collectives of variable
-size, over gloo. vLLM makes one communicator for each of its groups.
+The group of tensor parallel ranks adds by ferry.Collectives. In the group of expert parallel ranks the manager of
+manager.py sends tokens to the experts. Without expert parallelism every data parallel rank has a slice of every expert,
+and vLLM's own manager gathers all tokens and scatters the sums. For that manager the communicator has two collectives
+of variable size.
 """
-
-import math
 
 import torch
 import torch.distributed as dist
-from vllm.config import get_current_vllm_config
+from vllm.config import CompilationMode, get_current_vllm_config
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-from ferry.vllm.manager import FerryAll2AllManager
+import ferry
+from ferry.vllm.manager import DEADLINE, FerryAll2AllManager
 
 logger = init_logger("vllm.ferry")  # under the name whose messages vLLM shows
 
 
 class FerryCommunicator(CpuCommunicator):
     def __init__(self, cpu_group, device=None, device_group=None, unique_name="", use_all2all=False):
-        by_ferry = use_all2all and get_current_vllm_config().parallel_config.enable_expert_parallel
-        super().__init__(cpu_group, device, device_group, unique_name, use_all2all=use_all2all and not by_ferry)
-        if use_all2all:
-            MoERunner._select_forward = _opaque_forward
-        if by_ferry and self.is_ep_communicator:
-            self.use_all2all, self.all2all_manager = True, FerryAll2AllManager(self.cpu_group)
-            logger.info("ferry takes tokens to the experts of %d ranks.", self.world_size)
+        config = get_current_vllm_config()
+        expert_parallel = config.parallel_config.enable_expert_parallel
+        super().__init__(cpu_group, device, device_group, unique_name, use_all2all and not expert_parallel)
+        if self.is_ep_communicator and use_all2all:
+            if config.compilation_config.mode != CompilationMode.NONE:
+                MoERunner._select_forward = _opaque_forward
+            if expert_parallel:
+                self.use_all2all, self.all2all_manager = True, FerryAll2AllManager(self.cpu_group)
+                logger.info("ferry takes tokens to the experts of %d ranks.", self.world_size)
+        self._collectives = None
+        if self._is_tensor_parallel():
+            group = ferry.init(process_group=self.cpu_group, name=unique_name, deadline=DEADLINE)
+            self._collectives = ferry.Collectives(group)
+            logger.info("ferry adds the parts of %d tensor parallel ranks.", self.world_size)
+
+    def _is_tensor_parallel(self):
+        return self.unique_name.split(":")[0] == "tp"
+
+    def _all_group_ranks_share_shm_group_name(self):
+        """vLLM asks before it makes collectives over shared memory of its own. In those a rank waits for a lost one
+        without end, so tensor parallel ranks have none and use torch.distributed, whose backend is ferry."""
+        return not self._is_tensor_parallel() and super()._all_group_ranks_share_shm_group_name()
+
+    def all_reduce(self, input_):
+        """Returns the sums over all ranks, in float32 over ascending ranks, rounded once. Collective."""
+        if self._collectives is None:
+            return super().all_reduce(input_)
+        out = torch.empty_like(input_, memory_format=torch.contiguous_format)
+        self._collectives.all_reduce(out, input_.contiguous())
+        return out
 
     def all_gatherv(self, input_, dim=0, sizes=None):
         """Gathers [sizes[rank], ...] of every rank and returns them concatenated, ranks ascending. For a list it
@@ -38,14 +61,9 @@ class FerryCommunicator(CpuCommunicator):
         if not isinstance(input_, torch.Tensor):
             return [self.all_gatherv(each, dim, sizes) for each in input_]
         sizes = sizes or [len(input_)] * self.world_size
-        most = max(sizes)
-        mine = input_.new_zeros(most, *input_.shape[1:])
-        mine[: len(input_)] = input_
-        parts = input_.new_empty(self.world_size * most, *input_.shape[1:])
-        if mine.numel():  # as bytes: gloo does not know all types
-            dist.all_gather_into_tensor(_as_bytes(parts), _as_bytes(mine), group=self.device_group)
-        parts = parts.view(self.world_size, *mine.shape)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
+        gathered = input_.new_empty(sum(sizes), *input_.shape[1:])
+        dist.all_gather(list(gathered.split(sizes)), input_, group=self.device_group)
+        return gathered
 
     def reduce_scatterv(self, input_, dim=-1, sizes=None):
         """Adds the tensors [sum(sizes), ...] of all ranks in float32, and returns to rank r the block of sizes[r] rows.
@@ -55,11 +73,9 @@ class FerryCommunicator(CpuCommunicator):
         sizes = sizes or [len(input_) // self.world_size] * self.world_size
         if sum(sizes) != len(input_):
             raise ValueError(f"ferry.vllm: reduce_scatterv of {len(input_)} rows into blocks of {sizes}")
-        mine = sizes[self.rank_in_group]
-        parts = input_.new_empty(self.world_size * mine, *input_.shape[1:])
-        dist.all_to_all_single(_as_bytes(parts), _as_bytes(input_.contiguous()), [mine] * self.world_size, list(sizes),
-                               group=self.device_group)
-        return parts.view(self.world_size, mine, *input_.shape[1:]).sum(0, dtype=torch.float32).to(input_.dtype)
+        block = input_.new_empty(sizes[self.rank_in_group], *input_.shape[1:])
+        dist.reduce_scatter(block, list(input_.split(sizes)), group=self.device_group)
+        return block
 
     def reduce_scatterv_into_output(self, input_, output, dim=-1, sizes=None):
         return output.copy_(self.reduce_scatterv(input_, dim, sizes))
@@ -70,8 +86,3 @@ def _opaque_forward(runner):
     combine. vLLM uses it on GPUs. On CPU it lets the compiler trace the layer, whose numbers of rows are not known."""
     operators = torch.ops.vllm
     return operators.moe_forward if runner.shared_experts is None else operators.moe_forward_shared
-
-
-def _as_bytes(tensor):
-    """Returns a tensor [n, ...] as bytes, [n, bytes of a row]."""
-    return tensor.view(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8)

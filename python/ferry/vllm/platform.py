@@ -8,13 +8,22 @@ import os
 
 from vllm.platforms.cpu import CpuPlatform
 
+import ferry.torch_backend  # noqa: F401  registers the backend
+
 
 class FerryCpuPlatform(CpuPlatform):
-    """CPU ranks whose expert-parallel group is ferry's."""
+    """CPU ranks whose expert-parallel group is ferry's. vLLM's groups for tensors have the backend of ferry: data
+    parallel ranks agree on each step by an all-reduce of some bytes."""
+
+    dist_backend = "ferry"
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:
         return "ferry.vllm.communicator.FerryCommunicator"
+
+    @classmethod
+    def use_custom_op_collectives(cls) -> bool:
+        return True  # torch.compile cannot trace the calls of ferry
 
     @classmethod
     def check_and_update_config(cls, vllm_config):
