@@ -28,17 +28,21 @@ class FerryCpuPlatform(CpuPlatform):
     @classmethod
     def check_and_update_config(cls, vllm_config):
         super().check_and_update_config(vllm_config)
-        parallel = vllm_config.parallel_config
-        if _needs_no_worker_process(parallel):
-            parallel.distributed_executor_backend = "uni"
+        if _engine_can_be_a_rank(vllm_config):
+            alone = vllm_config.parallel_config.world_size == 1
+            executor = "uni" if alone else "ferry.vllm.executor.EngineExecutor"
+            vllm_config.parallel_config.distributed_executor_backend = executor
 
 
-def _needs_no_worker_process(parallel):
-    """Whether the engine of a data parallel rank can run the model itself.
+def _engine_can_be_a_rank(config):
+    """Whether an engine can run the model of its first rank itself.
 
-    vLLM starts a worker process for each engine on CPU, since only a new process gets other variables of OpenMP. The
-    engine then polls for the worker's reply and takes half of the core that the worker needs, where there are as many
+    vLLM starts a worker process for each rank on CPU, since only a new process gets other variables of OpenMP. The
+    engine then polls for the worker's reply and takes time of the cores that the workers need, where there are as many
     ranks as cores. With threads that vLLM does not bind, the worker would have the same variables as the engine.
     """
+    parallel = config.parallel_config
     bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto") != "nobind"
-    return parallel.distributed_executor_backend == "mp" and parallel.world_size == 1 and not bound
+    tensor_parallel = parallel.world_size == parallel.tensor_parallel_size and parallel.nnodes == 1
+    connected = config.kv_transfer_config is not None or config.ec_transfer_config is not None
+    return parallel.distributed_executor_backend == "mp" and tensor_parallel and not bound and not connected
