@@ -1,5 +1,4 @@
-"""vLLM's server on CPU with data parallel ranks by ferry gives the replies of one rank, over HTTP. Run by make
-check-vllm."""
+"""vLLM's server on CPU with ranks by ferry gives the replies of one rank, over HTTP. Run by make check-vllm."""
 
 import functools
 import http.client
@@ -14,6 +13,7 @@ from server import prompts, save_model, serve, start
 
 PROMPTS = prompts(5)
 EXPERT_PARALLEL = ("-dp", "2", "--enable-expert-parallel")
+LOCAL_EXPERTS = ("-tp", "2", "--enable-expert-parallel")
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +65,28 @@ def test_data_parallel_ranks_say_what_one_rank_says(models, expected, tmp_path, 
         assert not processes(server, "VLLM::Worker")
 
 
-@pytest.mark.parametrize("arguments", [EXPERT_PARALLEL, ("-dp", "2")], ids=["experts", "slices"])
+@pytest.mark.parametrize("arguments", [EXPERT_PARALLEL, ("-dp", "2"), LOCAL_EXPERTS],
+                         ids=["experts", "slices", "local"])  # fmt: skip
 def test_compiled_models_say_what_one_rank_says(models, expected, tmp_path, arguments):
     expected("moe")
     with serve(models / "moe", tmp_path / "log", *arguments, compiled=True) as server:
         assert server.complete_all(PROMPTS) == expected("moe")
         assert "enforce_eager=False" in server.text()
+
+
+@pytest.mark.parametrize("name, arguments, said", [
+    ("moe", LOCAL_EXPERTS, "ferry gives the experts of 2 ranks their own tokens"),
+    ("odd", LOCAL_EXPERTS, "ferry gives the experts of 2 ranks their own tokens"),  # 7 experts on 2 ranks
+    ("moe", ("-tp", "2"), "ferry adds the parts of 2 tensor parallel ranks"),
+], ids=["experts", "uneven", "slices"])  # fmt: skip
+def test_tensor_parallel_ranks_say_what_one_rank_says(models, expected, tmp_path, name, arguments, said):
+    expected(name)
+    with serve(models / name, tmp_path / "log", *arguments) as server:
+        assert server.complete(PROMPTS[0]) == expected(name)[0]
+        assert server.complete_all(PROMPTS) == expected(name)
+        assert said in server.text()
+        # The engine is the first rank.
+        assert len(processes(server, "VLLM::EngineCore")) == len(processes(server, "VLLM::Worker")) == 1
 
 
 def test_tensor_parallel_ranks_of_two_engines_share_the_experts(models, expected, tmp_path):
@@ -95,13 +111,17 @@ def test_what_is_not_there_is_refused_by_name(models, tmp_path, arguments, said)
             os.killpg(server.process.pid, signal.SIGKILL)
 
 
-def test_an_engine_that_dies_ends_the_requests_of_the_others(models, tmp_path):
-    with serve(models / "moe", tmp_path / "log", *EXPERT_PARALLEL) as server, ThreadPoolExecutor(4) as pool:
+@pytest.mark.parametrize("arguments, name", [
+    (EXPERT_PARALLEL, "VLLM::EngineCore_DP1"),
+    (LOCAL_EXPERTS, "VLLM::Worker"),
+], ids=["engine", "worker"])  # fmt: skip
+def test_a_rank_that_dies_ends_the_requests_of_the_others(models, tmp_path, arguments, name):
+    with serve(models / "moe", tmp_path / "log", *arguments) as server, ThreadPoolExecutor(4) as pool:
         server.complete_all(PROMPTS)
-        victim = processes(server, "VLLM::EngineCore_DP")[1]
+        victim, = processes(server, name)
 
         def ask_on(prompt):
-            """Whatever the speed of the machine, a request is under way when the engine dies."""
+            """Whatever the speed of the machine, a request is under way when the rank dies."""
             until = time.monotonic() + 200
             while time.monotonic() < until:
                 server.complete(prompt, 100)

@@ -14,6 +14,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
 import ferry
+from ferry.vllm.local_experts import use_local_experts
 from ferry.vllm.manager import DEADLINE, FerryAll2AllManager
 
 logger = init_logger("vllm.ferry")  # under the name whose messages vLLM shows
@@ -24,17 +25,24 @@ class FerryCommunicator(CpuCommunicator):
         config = get_current_vllm_config()
         expert_parallel = config.parallel_config.enable_expert_parallel
         super().__init__(cpu_group, device, device_group, unique_name, use_all2all and not expert_parallel)
-        if self.is_ep_communicator and use_all2all:
+        if self.is_ep_communicator and (use_all2all or expert_parallel):
             if config.compilation_config.mode != CompilationMode.NONE:
                 MoERunner._select_forward = _opaque_forward
             if expert_parallel:
-                self.use_all2all, self.all2all_manager = True, FerryAll2AllManager(self.cpu_group)
-                logger.info("ferry takes tokens to the experts of %d ranks.", self.world_size)
+                self._share_experts(use_all2all)
         self._collectives = None
         if self._is_tensor_parallel():
             group = ferry.init(process_group=self.cpu_group, name=unique_name, deadline=DEADLINE)
             self._collectives = ferry.Collectives(group)
             logger.info("ferry adds the parts of %d tensor parallel ranks.", self.world_size)
+
+    def _share_experts(self, use_all2all):
+        if use_all2all:
+            self.use_all2all, self.all2all_manager = True, FerryAll2AllManager(self.cpu_group)
+            logger.info("ferry takes tokens to the experts of %d ranks.", self.world_size)
+        else:
+            use_local_experts()
+            logger.info("ferry gives the experts of %d ranks their own tokens.", self.world_size)
 
     def _is_tensor_parallel(self):
         return self.unique_name.split(":")[0] == "tp"
