@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""vLLM's server on a CPU: two data and expert parallel ranks by ferry, two tensor parallel ranks without ferry, and one
-rank with all cores, without ferry.
+"""vLLM's server on a CPU: two expert parallel ranks by ferry, data parallel or tensor parallel, against two tensor
+parallel ranks and one rank with all cores, without ferry.
 
-    vllm-env/bin/python bench/vllm_serve.py [--batches 1 8 64] [--tokens 32] [--rounds 5] [--hidden 512] ...
+    vllm-env/bin/python bench/vllm_serve.py [--compiled] [--batches 1 8 64] [--tokens 32] [--rounds 5] ...
 
 The servers run a random Mixture-of-Experts model and reply in turns, round by round, over HTTP; the others are stopped
 meanwhile. A round which other programs disturbed is repeated, up to three times the rounds in all; the least disturbed
@@ -12,6 +12,7 @@ server, and which part of a step its calls of ferry take (vllm_part/sitecustomiz
 
 import argparse
 import contextlib
+import itertools
 import os
 import signal
 import statistics
@@ -19,6 +20,7 @@ import struct
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "vllm"))
@@ -29,12 +31,18 @@ from ferry.bench.measure import DISTURBED, processor_seconds
 from ferry.bench.page import when_and_where
 
 CORES = len(os.sched_getaffinity(0))
-EXPERT_PARALLEL = ("-dp", "2", "--enable-expert-parallel")
-WAYS = {  # arguments of vllm serve, and those of tests/vllm/server.py
-    "ferry": (EXPERT_PARALLEL, dict(ferry=True, OMP_NUM_THREADS=str(max(CORES // 2, 1)))),
-    "tensor parallel": (("-tp", "2"), dict(ferry=False, OMP_NUM_THREADS=str(max(CORES // 2, 1)))),
+HALF = str(max(CORES // 2, 1))
+# One API server, as the other servers have: by default vLLM starts one for each data parallel rank.
+EXPERT_PARALLEL = ("-dp", "2", "--enable-expert-parallel", "--api-server-count", "1")
+BY_FERRY = {  # arguments of vllm serve, and those of tests/vllm/server.py
+    "ferry -dp 2": (EXPERT_PARALLEL, dict(ferry=True, OMP_NUM_THREADS=HALF)),
+    "ferry -tp 2": (("-tp", "2", "--enable-expert-parallel"), dict(ferry=True, OMP_NUM_THREADS=HALF)),
+}
+OTHERS = {
+    "tensor parallel": (("-tp", "2"), dict(ferry=False, OMP_NUM_THREADS=HALF)),
     "one rank": ((), dict(ferry=False, OMP_NUM_THREADS=str(CORES))),
 }
+WAYS = {**BY_FERRY, **OTHERS}
 
 
 def read_options():
@@ -45,6 +53,7 @@ def read_options():
     parser.add_argument("--hidden", type=int, default=512, help="a multiple of 128 (%(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="(%(default)s)")
     parser.add_argument("--experts", type=int, default=16, help="(%(default)s)")
+    parser.add_argument("--compiled", action="store_true", help="without --enforce-eager")
     parser.add_argument("--part", action="store_true", help="what ferry's part of a step is")
     return parser.parse_args()
 
@@ -94,18 +103,20 @@ def print_rounds(rounds, batch, num_tokens):
         print(f"batch {batch}, {way}: {batch * num_tokens / statistics.median(each):.0f} tokens/s, "
               f"{statistics.median(each) / num_tokens * 1e3:.1f} ms a token ({each[0] / num_tokens * 1e3:.1f} to "
               f"{each[-1] / num_tokens * 1e3:.1f})")
-    for way in list(WAYS)[1:]:
-        ratios = sorted(times[way] / times["ferry"] for times in rounds)
-        print(f"batch {batch}: ferry is {statistics.median(ratios):.2f} times as fast as {way} ({ratios[0]:.2f} to "
+    for way, other in itertools.product(BY_FERRY, OTHERS):
+        ratios = sorted(times[other] / times[way] for times in rounds)
+        print(f"batch {batch}: {way} is {statistics.median(ratios):.2f} times as fast as {other} ({ratios[0]:.2f} to "
               f"{ratios[-1]:.2f})", flush=True)
 
 
 def compare(options, folder, stack):
-    servers = {}
-    for way, (arguments, settings) in WAYS.items():
-        servers[way] = stack.enter_context(serve(f"{folder}/model", f"{folder}/{way}.log", *arguments, **settings))
-        stack.callback(os.killpg, servers[way].process.pid, signal.SIGCONT)
-        measure(servers[way], 2, 2)
+    started = {way: serve(f"{folder}/model", f"{folder}/{way}.log", *arguments, compiled=options.compiled, **settings)
+               for way, (arguments, settings) in WAYS.items()}  # fmt: skip
+    with ThreadPoolExecutor(len(started)) as pool:
+        servers = dict(zip(started, pool.map(stack.enter_context, started.values())))
+    for server in servers.values():
+        stack.callback(os.killpg, server.process.pid, signal.SIGCONT)
+        measure(server, 2, 2)
     print(when_and_where(), flush=True)
     for batch in options.batches:
         rounds, others = rounds_of(servers, batch, options)
