@@ -51,6 +51,10 @@ class FERRY_EXPORT Message {
 // Counts are in elements. A `deadline` of 0 is that of the options. Memory of a call that overlaps
 // another memory of it is refused, unless the call says that it may.
 //
+// An object belongs to the view of the group in which it was made. Its ranks are those of the view,
+// with their numbers: counts have an element, and memory a place, for every rank of the group, but
+// those of a rank that the view lacks are neither read nor written. It cannot be a root or a peer.
+//
 // Errors: a refused argument is kInvalidArgument on its rank and kPeerRejected on the others; ranks
 // whose calls differ all get kMismatch, which names the ranks and the values. The group is usable
 // after both, and no rank's output is specified. A rank that dies or is late breaks the group, as

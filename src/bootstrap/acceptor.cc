@@ -71,6 +71,7 @@ class Acceptor {
   void watch_local_ranks();
   void watch_other_hosts();
   void watch_endpoint();
+  void watch_caller();
   void object(const Error& problem);
   std::string who(const Hello& hello) const;
   std::vector<int> absent() const;
@@ -118,6 +119,7 @@ std::vector<Peer> Acceptor::run() {
     watch_local_ranks();
     watch_other_hosts();
     watch_endpoint();
+    watch_caller();
     if (!problem_) reserve();  // gets back descriptors that a stranger took for a while
   }
   if (!problem_ && !absent().empty())
@@ -331,6 +333,11 @@ void Acceptor::watch_other_hosts() {
 void Acceptor::watch_endpoint() {
   if (problem_) return;
   if (const auto problem = check_.problem()) object(*problem);
+}
+
+// The caller may know of a rank that will not come. All ranks find this, so nobody is waited for.
+void Acceptor::watch_caller() {
+  deadline_.look([this](const Error& why) { object(why), linger_ = deadline_.earlier({}); });
 }
 
 // Records the first problem. It is sent to all connected ranks at once, and to ranks that connect

@@ -83,22 +83,27 @@ int pid_in(const std::string& text, int rank) {
       rank);
 }
 
-void check_same_bytes(const std::vector<std::string>& bytes) {
-  for (std::size_t rank = 1; rank < bytes.size(); ++rank) {
-    if (bytes[rank] == bytes[0]) continue;
+int sender_of(const std::vector<int>& ranks, std::size_t place) noexcept {
+  return ranks.empty() ? static_cast<int>(place) : ranks[place];
+}
+
+void check_same_bytes(const std::vector<std::string>& bytes, const std::vector<int>& ranks) {
+  for (std::size_t place = 1; place < bytes.size(); ++place) {
+    if (bytes[place] == bytes[0]) continue;
+    const int rank = sender_of(ranks, place);
     throw Error(Code::kMismatch,
-                fmt::format("ranks request different shared segments: rank 0 of {} bytes, rank {} "
+                fmt::format("ranks request different shared segments: rank {} of {} bytes, rank {} "
                             "of {} bytes",
-                            bytes[0], rank, bytes[rank]),
-                static_cast<int>(rank));
+                            sender_of(ranks, 0), bytes[0], rank, bytes[place]),
+                rank);
   }
 }
 
-void check_no_problem(const std::vector<std::string>& problems) {
-  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-    if (!problems[rank].empty())
-      throw Error(Code::kSystem, fmt::format("rank {}: {}", rank, problems[rank]),
-                  static_cast<int>(rank));
+void check_no_problem(const std::vector<std::string>& problems, const std::vector<int>& ranks) {
+  for (std::size_t place = 0; place < problems.size(); ++place) {
+    if (problems[place].empty()) continue;
+    const int rank = sender_of(ranks, place);
+    throw Error(Code::kSystem, fmt::format("rank {}: {}", rank, problems[place]), rank);
   }
 }
 
@@ -106,15 +111,15 @@ std::string share_reply(std::size_t bytes, const std::string& problem) {
   return fmt::format("{} {}", bytes, problem);
 }
 
-void check_shared(const std::vector<std::string>& replies) {
+void check_shared(const std::vector<std::string>& replies, const std::vector<int>& ranks) {
   std::vector<std::string> sizes, problems;
   for (const std::string& reply : replies) {
     const std::size_t end = std::min(reply.find(' '), reply.size());
     sizes.push_back(reply.substr(0, end));
     problems.push_back(reply.substr(std::min(end + 1, reply.size())));
   }
-  check_same_bytes(sizes);
-  check_no_problem(problems);
+  check_same_bytes(sizes, ranks);
+  check_no_problem(problems, ranks);
 }
 
 }  // namespace ferry::internal

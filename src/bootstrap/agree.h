@@ -42,17 +42,20 @@ std::uint64_t number_in(const std::string& text, int rank);
 // positive number, since a signal to 0 or a negative number goes to other processes.
 int pid_in(const std::string& text, int rank);
 
+// The rank that sent the text at `place` of those of `ranks`; empty: of all ranks.
+int sender_of(const std::vector<int>& ranks, std::size_t place) noexcept;
+
 // Compares the sizes that the ranks request, as texts. Throws Error(kMismatch) that names two ranks
-// with different sizes.
-void check_same_bytes(const std::vector<std::string>& bytes);
+// with different sizes. `ranks`: those that sent the texts; empty: all.
+void check_same_bytes(const std::vector<std::string>& bytes, const std::vector<int>& ranks = {});
 
 // Throws Error(kSystem) with the first text that is not empty. There is a text for each rank's
 // problem.
-void check_no_problem(const std::vector<std::string>& problems);
+void check_no_problem(const std::vector<std::string>& problems, const std::vector<int>& ranks = {});
 
 // The text that a rank sends after it has shared a segment: its size, and the problem if any. The
 // texts of all ranks pass both checks above.
 std::string share_reply(std::size_t bytes, const std::string& problem);
-void check_shared(const std::vector<std::string>& replies);
+void check_shared(const std::vector<std::string>& replies, const std::vector<int>& ranks = {});
 
 }  // namespace ferry::internal

@@ -35,6 +35,7 @@ Member::Member(const Roster& roster, Deadline deadline)
   std::chrono::milliseconds pause = kFirstPause;
   while (!try_to_join(roster, deadline)) {
     throw_if_lost(roster);
+    deadline.look([](const Error& why) { throw why; });
     if (deadline.passed()) {
       throw ended(deadline, rank_,
                   {Code::kTimeout,

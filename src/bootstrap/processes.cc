@@ -103,12 +103,20 @@ class Host {
   Liveness liveness_;
 };
 
+std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
+                                   const std::vector<int>& nodes, Deadline deadline) {
+  roster.endpoint = unix_endpoint(address, static_cast<int>(roster.size()));
+  roster.self = own_hello(address, roster.self.rank, nodes);
+  return std::make_unique<Host>(std::move(roster), nodes, deadline);
+}
+
 class ProcessRendezvous final : public Rendezvous {
  public:
-  // `across`: the collectives of all hosts, or null if all ranks are on this host.
+  // `across`: the collectives of all hosts, or null if all ranks are on this host. `ranks`: empty
+  // for all.
   ProcessRendezvous(int rank, const std::vector<int>& nodes, std::unique_ptr<Collectives> across,
-                    std::unique_ptr<Host> host)
-      : Rendezvous(rank, nodes), across_(std::move(across)), host_(std::move(host)) {}
+                    std::unique_ptr<Host> host, const std::vector<int>& ranks = {})
+      : Rendezvous(rank, nodes, ranks), across_(std::move(across)), host_(std::move(host)) {}
 
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {
     return (across_ ? *across_ : host_->collectives()).all_gather(mine, deadline);
@@ -117,7 +125,7 @@ class ProcessRendezvous final : public Rendezvous {
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
     std::string problem;
     std::shared_ptr<Segment> segment = host_->share_segment(bytes, deadline, problem);
-    check_shared(all_gather(share_reply(bytes, problem), deadline));
+    check_shared(all_gather(share_reply(bytes, problem), deadline), ranks());
     FERRY_CHECK(segment.get(), !=, nullptr);
     FERRY_CHECK(segment->bytes(), ==, bytes);
     return segment;
@@ -128,6 +136,13 @@ class ProcessRendezvous final : public Rendezvous {
   bool alive(int peer) noexcept override { return !host_->has(peer) || host_->alive(peer); }
   int pid(int peer) const noexcept override { return host_->has(peer) ? host_->pid(peer) : 0; }
 
+  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
+                                    Deadline deadline) override {
+    Roster roster{{}, own_hello(name, rank(), nodes()), members};
+    auto host = meet_on_host(name, std::move(roster), nodes(), deadline);
+    return std::make_unique<ProcessRendezvous>(rank(), nodes(), nullptr, std::move(host), members);
+  }
+
  private:
   std::unique_ptr<Collectives> across_;
   std::unique_ptr<Host> host_;
@@ -137,13 +152,6 @@ std::vector<int> all_ranks(const std::vector<int>& nodes) {
   std::vector<int> ranks(nodes.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
-}
-
-std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
-                                   const std::vector<int>& nodes, Deadline deadline) {
-  roster.endpoint = unix_endpoint(address, static_cast<int>(roster.size()));
-  roster.self = own_hello(address, roster.self.rank, nodes);
-  return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
 
 }  // namespace

@@ -28,8 +28,10 @@ class Rendezvous {
   // [size]: the node of each rank. Nodes are numbered in the order of their lowest ranks. Ranks of
   // a node share memory.
   const std::vector<int>& nodes() const noexcept { return nodes_; }
+  // The ranks that meet here, ascending: all ranks, or those that were given to among().
+  const std::vector<int>& ranks() const noexcept { return ranks_; }
 
-  // Collective. Returns every rank's text, in the order of ranks; lengths may differ. Throws
+  // Collective. Returns the text of each of ranks(), in this order; lengths may differ. Throws
   // Error(kTimeout) that names the missing ranks, or Error(kPeerLost) that names a rank that ended
   // or left.
   virtual std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) = 0;
@@ -42,17 +44,31 @@ class Rendezvous {
   // to be called every few milliseconds. It is always true for threads, which cannot end alone.
   virtual bool alive(int peer) noexcept = 0;
 
+  // Collective among `members`: ascending ranks of one node, this rank among them. They meet anew,
+  // without the other ranks, at a `name` that no other ranks of this host use. Throws what the call
+  // throws that made this rendezvous.
+  virtual std::unique_ptr<Rendezvous> among(const std::vector<int>& members,
+                                            const std::string& name, Deadline deadline) = 0;
+
   // The process id of `peer` in the pid namespace of this process. 0 if it is unknown.
   virtual int pid(int peer) const noexcept = 0;
 
  protected:
-  Rendezvous(int rank, std::vector<int> nodes)
-      : rank_(rank), size_(static_cast<int>(nodes.size())), nodes_(std::move(nodes)) {}
+  // `ranks`: empty for all.
+  Rendezvous(int rank, std::vector<int> nodes, std::vector<int> ranks = {})
+      : rank_(rank),
+        size_(static_cast<int>(nodes.size())),
+        nodes_(std::move(nodes)),
+        ranks_(std::move(ranks)) {
+    if (!ranks_.empty()) return;
+    for (int one = 0; one < size_; ++one) ranks_.push_back(one);
+  }
 
  private:
   int rank_;
   int size_;
   std::vector<int> nodes_;
+  std::vector<int> ranks_;
 };
 
 // Makes the rendezvous of threads. Element i is for the thread that is rank i, of node nodes[i].

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -27,36 +30,33 @@ struct Failure {
 };
 
 // The state that the ranks share. There is one gather at a time; the next one begins after the last
-// rank has called this one.
+// rank has called this one. A place is an index of `ranks`.
 struct Board {
-  explicit Board(int size)
-      : size(size),
-        texts(static_cast<std::size_t>(size)),
-        came(texts.size()),
-        departed(texts.size()) {}
+  explicit Board(std::vector<int> those)
+      : ranks(std::move(those)), texts(ranks.size()), came(ranks.size()), departed(ranks.size()) {}
 
   std::vector<int> missing() const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size; ++rank) {
-      if (!came[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+    std::vector<int> missing;
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      if (!came[place]) missing.push_back(ranks[place]);
     }
-    return ranks;
+    return missing;
   }
 
   // The first missing rank that will never call, or -1.
   int lost() const {
-    for (const int rank : missing()) {
-      if (departed[static_cast<std::size_t>(rank)]) return rank;
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      if (!came[place] && departed[place]) return ranks[place];
     }
     return -1;
   }
 
-  const int size;
+  const std::vector<int> ranks;
   std::mutex mutex;
   std::condition_variable changed;
   Texts texts;
   std::vector<bool> came, departed;
-  int num_came = 0;
+  std::size_t num_came = 0;
   std::shared_ptr<const Texts> gathered;  // the result of the last complete gather
   std::uint64_t num_gathers = 0;
   // Once set, all ranks throw this failure in all later calls. Each thread throws an Error of its
@@ -64,17 +64,22 @@ struct Board {
   std::optional<Failure> failure;
   // [nodes]. Rank 0 offers them, until all ranks have taken theirs.
   std::vector<std::shared_ptr<Segment>> segments;
-  int num_taken = 0;
+  std::size_t num_taken = 0;
+  std::map<std::string, std::weak_ptr<Board>> others;  // of among(), by name
 };
 
 class ThreadRendezvous final : public Rendezvous {
  public:
   ThreadRendezvous(std::shared_ptr<Board> board, int rank, const std::vector<int>& nodes)
-      : Rendezvous(rank, nodes), board_(std::move(board)) {}
+      : Rendezvous(rank, nodes, board->ranks),
+        board_(std::move(board)),
+        place_(static_cast<std::size_t>(std::ranges::find(ranks(), rank) - ranks().begin())) {
+    FERRY_CHECK(place_, <, ranks().size());
+  }
 
   ~ThreadRendezvous() override {
     const std::lock_guard lock(board_->mutex);
-    board_->departed[static_cast<std::size_t>(rank())] = true;
+    board_->departed[place_] = true;
     board_->changed.notify_all();
   }
 
@@ -82,31 +87,31 @@ class ThreadRendezvous final : public Rendezvous {
     std::unique_lock lock(board_->mutex);
     if (board_->failure) board_->failure->raise();
     const std::uint64_t gather = board_->num_gathers;
-    FERRY_CHECK(board_->came[static_cast<std::size_t>(rank())], ==, false);
-    FERRY_CHECK(board_->num_came, <, size());
-    board_->texts[static_cast<std::size_t>(rank())] = mine;
-    board_->came[static_cast<std::size_t>(rank())] = true;
-    if (++board_->num_came == size()) {
+    FERRY_CHECK(board_->came[place_], ==, false);
+    FERRY_CHECK(board_->num_came, <, ranks().size());
+    board_->texts[place_] = mine;
+    board_->came[place_] = true;
+    if (++board_->num_came == ranks().size()) {
       finish_gather();
     } else {
       wait_for_others(lock, gather, deadline);
     }
-    FERRY_CHECK(board_->gathered->size(), ==, nodes().size());
+    FERRY_CHECK(board_->gathered->size(), ==, ranks().size());
     return *board_->gathered;
   }
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
-    check_same_bytes(all_gather(std::to_string(bytes), deadline));
-    check_no_problem(all_gather(rank() == 0 ? offer_segments(bytes) : "", deadline));
-    // Rank 0 offers other segments only after all ranks have made their next call. So these stay
-    // until all ranks have taken theirs.
+    check_same_bytes(all_gather(std::to_string(bytes), deadline), ranks());
+    check_no_problem(all_gather(place_ == 0 ? offer_segments(bytes) : "", deadline), ranks());
+    // The first rank offers other segments only after all ranks have made their next call. So these
+    // stay until all ranks have taken theirs.
     const std::lock_guard lock(board_->mutex);
     const int node = nodes()[static_cast<std::size_t>(rank())];
     FERRY_CHECK(static_cast<std::size_t>(node), <, board_->segments.size());
-    FERRY_CHECK(board_->num_taken, <, size());
+    FERRY_CHECK(board_->num_taken, <, ranks().size());
     std::shared_ptr<Segment> segment = board_->segments[static_cast<std::size_t>(node)];
     FERRY_CHECK(segment->bytes(), ==, bytes);
-    if (++board_->num_taken == size()) {  // the board must not keep the segments alive
+    if (++board_->num_taken == ranks().size()) {  // the board must not keep the segments alive
       board_->segments.clear();
       board_->num_taken = 0;
     }
@@ -116,10 +121,21 @@ class ThreadRendezvous final : public Rendezvous {
   bool alive(int) noexcept override { return true; }
   int pid(int) const noexcept override { return getpid(); }
 
+  // The first of the ranks makes their board, and the others find it.
+  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
+                                    Deadline) override {
+    const std::lock_guard lock(board_->mutex);
+    std::weak_ptr<Board>& found = board_->others[name];
+    std::shared_ptr<Board> board = found.lock();
+    if (!board) found = board = std::make_shared<Board>(members);
+    FERRY_CHECK(board->ranks.size(), ==, members.size());
+    return std::make_unique<ThreadRendezvous>(std::move(board), rank(), nodes());
+  }
+
  private:
   void finish_gather() {
     board_->gathered = std::make_shared<const Texts>(std::move(board_->texts));
-    board_->texts.assign(static_cast<std::size_t>(size()), {});
+    board_->texts.assign(ranks().size(), {});
     board_->came.assign(board_->came.size(), false);
     board_->num_came = 0;
     ++board_->num_gathers;
@@ -140,7 +156,7 @@ class ThreadRendezvous final : public Rendezvous {
         fail(ended(deadline, rank(),
                    {Code::kTimeout,
                     fmt::format("{} of {} did not come before the deadline of rank {}",
-                                rank_list(missing), size(), rank()),
+                                rank_list(missing), ranks().size(), rank()),
                     missing[0]}));
       }
       deadline.look([&](const Error& why) { fail(why); });
@@ -155,7 +171,8 @@ class ThreadRendezvous final : public Rendezvous {
     board_->failure->raise();
   }
 
-  // Offers the segments. Returns the error text if the kernel refuses one, else an empty text.
+  // Offers a segment for each node. Returns the error text if the kernel refuses one, else an empty
+  // text.
   std::string offer_segments(std::size_t bytes) {
     try {
       std::vector<std::shared_ptr<Segment>> segments;
@@ -171,6 +188,7 @@ class ThreadRendezvous final : public Rendezvous {
   }
 
   std::shared_ptr<Board> board_;
+  std::size_t place_;
 };
 
 }  // namespace
@@ -178,7 +196,9 @@ class ThreadRendezvous final : public Rendezvous {
 std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes) {
   const int size = static_cast<int>(nodes.size());
   check_rank(0, size);
-  const auto board = std::make_shared<Board>(size);
+  std::vector<int> everybody(nodes.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const auto board = std::make_shared<Board>(std::move(everybody));
   std::vector<std::unique_ptr<Rendezvous>> ranks;
   ranks.reserve(nodes.size());
   for (int rank = 0; rank < size; ++rank)

@@ -13,8 +13,9 @@ constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() / 2
 
 }  // namespace
 
-CallArguments::CallArguments(int rank, int num_ranks, DataType dtype) noexcept
-    : rank_(rank), num_ranks_(num_ranks), dtype_(dtype) {
+CallArguments::CallArguments(int rank, int num_ranks, DataType dtype,
+                             const std::vector<bool>* members) noexcept
+    : rank_(rank), num_ranks_(num_ranks), dtype_(dtype), members_(members) {
   if (element_bytes(dtype) == 0)
     refusal_ = refuse_with(rank, "dtype is {}, need one of DataType", static_cast<int>(dtype));
 }
@@ -77,8 +78,12 @@ void CallArguments::op(ReduceOp op) {
 }
 
 void CallArguments::peer(const char* name, int peer, int least) {
-  if (!refusal_.ok() || (peer >= least && peer < num_ranks_)) return;
-  refusal_ = refuse_with(rank_, "{} is {}, need {} to {}", name, peer, least, num_ranks_ - 1);
+  if (!refusal_.ok()) return;
+  if (peer < least || peer >= num_ranks_) {
+    refusal_ = refuse_with(rank_, "{} is {}, need {} to {}", name, peer, least, num_ranks_ - 1);
+  } else if (members_ && peer >= 0 && !(*members_)[peer]) {
+    refusal_ = refuse_with(rank_, "{} is {}, which the view of the group lacks", name, peer);
+  }
 }
 
 void CallArguments::deadline(std::int64_t ns) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "ferry/status.h"
 #include "ferry/types.h"
@@ -13,7 +14,9 @@ namespace ferry::internal {
 
 class CallArguments {
  public:
-  CallArguments(int rank, int num_ranks, DataType dtype) noexcept;
+  // `members` [ranks]: those with which data can be exchanged; null: all. Must outlive this.
+  CallArguments(int rank, int num_ranks, DataType dtype,
+                const std::vector<bool>* members = nullptr) noexcept;
 
   // The first refusal of all checks so far; ok while there is none.
   const Status& refusal() const noexcept { return refusal_; }
@@ -39,6 +42,7 @@ class CallArguments {
  private:
   int rank_, num_ranks_;
   DataType dtype_;
+  const std::vector<bool>* members_;
   Status refusal_;
 };
 

@@ -27,12 +27,22 @@ const char* call_name(CallKind kind) noexcept {
   return "unknown";
 }
 
+namespace {
+
+std::vector<bool> awaited(const Survival& survival) {
+  return survival.waited() ? *survival.waited() : std::vector<bool>();
+}
+
+}  // namespace
+
 Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
              std::shared_ptr<Mirror> mirror)
     : group_(group),
       segment_(std::move(segment)),
       layout_(layout),
       mirror_(std::move(mirror)),
+      members_(group.view().members),
+      awaited_(awaited(group.survival())),
       served_(mirror_ ? mirror_->table().is_served : std::vector<bool>()),
       crowded_(group.crowded(1)),
       cached_bytes_(last_level_cache_bytes() / 4 / static_cast<std::size_t>(group.size())),
@@ -94,6 +104,7 @@ Await Calls::awaiting(const char* phase, std::uint64_t step) noexcept {
           .time = &time_,
           .crowded = crowded_,
           .per_call = Step::kPerCall,
+          .only = awaited_.empty() ? nullptr : &awaited_,
           .last_hop = mirror_ ? &mirror_->table().last_hop : nullptr};
 }
 

@@ -37,6 +37,9 @@ class Calls {
 
   int rank() const noexcept { return group_.rank(); }
   int size() const noexcept { return group_.size(); }
+  // The ranks of the view, ascending. No data move from or to others.
+  const std::vector<int>& members() const noexcept { return members_; }
+  bool has(int rank) const noexcept { return awaited_.empty() || awaited_[rank]; }
   const CollectivesLayout& layout() const noexcept { return layout_; }
   std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
   // The half of a rank's window that a round of this call uses.
@@ -117,7 +120,9 @@ class Calls {
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
   std::shared_ptr<Mirror> mirror_;
-  std::vector<bool> served_;  // [ranks] ranks of other nodes whose flags this rank writes
+  const std::vector<int> members_;
+  const std::vector<bool> awaited_;  // [ranks] the members; empty: all ranks are
+  std::vector<bool> served_;         // [ranks] ranks of other nodes whose flags this rank writes
   bool crowded_;
   std::size_t cached_bytes_;
   CallTime time_;                  // of the current call

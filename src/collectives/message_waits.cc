@@ -13,15 +13,25 @@ constexpr std::chrono::nanoseconds kLook = std::chrono::milliseconds(50);
 
 }  // namespace
 
+void Messages::want(int peer) noexcept {
+  only_.assign(only_.size(), false);
+  only_[peer] = true;
+}
+
+// Any of the other ranks, or this one if there is no other.
+void Messages::want_any() noexcept {
+  only_.assign(only_.size(), false);
+  for (const int peer : group_.view().members)
+    only_[peer] = peer != group_.rank() || group_.view().members.size() == 1;
+}
+
 // The wait that an error names for a message. A receive from any rank waits for the rank that died,
 // or else for all ranks.
 Await Messages::awaiting(MessageState& message, const Status& death,
                          std::uint64_t events) noexcept {
   const int peer = message.source;
   const bool any = peer == MessageSpec::kAny;
-  only_.assign(only_.size(), any && death.ok());
-  if (any && death.ok()) only_[group_.rank()] = group_.size() == 1;
-  if (!any || !death.ok()) only_[any ? death.culprit() : peer] = true;
+  any && death.ok() ? want_any() : want(any ? death.culprit() : peer);
   Await await{.operation = message.spec.receives ? "recv" : "send",
               .number = message.number,
               .phase = message.spec.receives ? "a message" : "room",
@@ -56,9 +66,9 @@ bool Messages::has_lost_peer(const MessageState& message, const Status& death) c
   if (message.source != MessageSpec::kAny)
     return group_.ended(message.source, /*sends_here=*/message.spec.receives);
   if (!death.ok()) return true;
-  for (int peer = 0; peer < group_.size(); ++peer)
+  for (const int peer : group_.view().members)
     if (peer != group_.rank() && !group_.ended(peer, /*sends_here=*/true)) return false;
-  return group_.size() > 1;
+  return group_.view().members.size() > 1;
 }
 
 // Other ranks see that this rank waits for the peer of `awaited`. A thread that moves messages
@@ -69,8 +79,7 @@ Status Messages::await_event(std::uint64_t events, const MessageState* awaited) 
   Await event = awaiting(first, {}, events);
   const int peer = awaited != nullptr ? awaited->source : MessageSpec::kAny;
   const bool counts = peer != MessageSpec::kAny && peer != group_.rank();
-  only_.assign(only_.size(), !counts);
-  only_[counts ? peer : group_.rank()] = counts || group_.size() == 1;
+  counts ? want(peer) : want_any();
   event.flags = &mailboxes_.events();
   event.stride_bytes = 0;
   event.value = events + 1;

@@ -125,7 +125,7 @@ bool Messages::write_some(MessageState& message) {
 }
 
 void Messages::keep_all() {
-  for (int sender = 0; sender < group_.size(); ++sender) {
+  for (const int sender : group_.view().members) {
     while (!receiving_[sender] && mailboxes_.keep(sender)) {
     }
   }
@@ -138,6 +138,7 @@ bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unm
   const int first = any ? first_sender_ : message.spec.peer;
   for (int i = 0; !message.matched && i < (any ? group_.size() : 1); ++i) {
     const int sender = (first + i) % group_.size();
+    if (!group_.survival().has(sender)) continue;
     const bool is_earlier_ones = std::ranges::any_of(unmatched, [&](const MessageSpec& earlier) {
       return earlier.tag == message.spec.tag &&
              (earlier.peer == sender || earlier.peer == MessageSpec::kAny);

@@ -83,6 +83,9 @@ class Messages {
 
   Status move(bool waits, const MessageState* awaited);
   Status await_event(std::uint64_t events, const MessageState* awaited);
+  // Sets the ranks that the next wait is for.
+  void want(int peer) noexcept;
+  void want_any() noexcept;
   Await awaiting(MessageState& message, const Status& death, std::uint64_t events) noexcept;
   bool has_lost_peer(const MessageState& message, const Status& death) const noexcept;
   Status end_all(const Status& status);

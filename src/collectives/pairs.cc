@@ -24,12 +24,13 @@ const std::byte* slot(const Calls& calls, int sender, std::int64_t round) noexce
   return calls.half(sender, round) + slot_offset(calls, sender, calls.rank());
 }
 
-// Writes the data for each other rank into the slots.
+// Writes the data for each other rank into the slots. `in` has a place for ranks that the view
+// lacks as well.
 void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sent,
                 std::int64_t round) {
   for (int peer = 0; peer < calls.size(); ++peer) {
     const Chunk chunk(sent.of(peer), slot_bytes(calls), round);
-    if (peer != calls.rank() && chunk.size > 0)
+    if (peer != calls.rank() && chunk.size > 0 && calls.has(peer))
       calls.put(round, slot_offset(calls, calls.rank(), peer), in + chunk.begin, chunk.size, peer);
     in += sent.of(peer);
   }
@@ -62,7 +63,7 @@ Status move_pairs(Calls& calls, const PairData& data) {
     std::byte* out = data.out;
     for (int peer = 0; peer < calls.size(); ++peer) {
       const Chunk chunk(data.received.of(peer), slot_bytes(calls), round);
-      if (peer != rank && chunk.size > 0)
+      if (peer != rank && chunk.size > 0 && calls.has(peer))
         copy(out + chunk.begin, slot(calls, peer, round), chunk.size, stores);
       if (peer == rank && round == 0)
         copy(out, data.in + data.sent.before(rank), data.sent.of(rank), stores);
@@ -77,13 +78,14 @@ Status move_pairs(Calls& calls, const PairData& data) {
 Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
   const int rank = calls.rank();
   const std::byte* const own = data.in + data.blocks.before(rank);
-  std::vector<const void*> rows(calls.size());
+  const std::vector<int>& members = calls.members();
+  std::vector<const void*> rows(members.size());
   const auto take = [&](std::int64_t round) {
     const Chunk chunk(data.blocks.of(rank), slot_bytes(calls), round);
-    for (int peer = 0; peer < calls.size(); ++peer)
-      rows[peer] = peer == rank ? own + chunk.begin : slot(calls, peer, round);
+    for (std::size_t i = 0; i < members.size(); ++i)
+      rows[i] = members[i] == rank ? own + chunk.begin : slot(calls, members[i], round);
     reduce_elements({.rows = rows.data(),
-                     .num_rows = calls.size(),
+                     .num_rows = static_cast<int>(rows.size()),
                      .type = data.dtype,
                      .op = data.op,
                      .out = data.out + chunk.begin,

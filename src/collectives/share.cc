@@ -16,7 +16,7 @@ Status gather_all(Calls& calls, const GatheredData& data) {
     for (int peer = 0; peer < calls.size(); ++peer) {
       const Chunk chunk(data.parts.of(peer), half, round);
       const std::byte* from = peer == rank ? data.in + chunk.begin : calls.half(peer, round);
-      copy(out + chunk.begin, from, chunk.size, stores);
+      if (calls.has(peer)) copy(out + chunk.begin, from, chunk.size, stores);
       out += data.parts.of(peer);
     }
   };

@@ -125,7 +125,7 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
                         layout.window_bytes() + layout.mailboxes_bytes(), available_memory()));
       },
       kObject);
-  for (int peer = 0; peer < group.size(); ++peer) {
+  for (const int peer : group.view().members) {
     segment->map_in(layout.control(peer), layout.control_bytes());
     segment->map_in(layout.window(peer), layout.window_bytes());
     if (group.here(peer)) segment->map_in(layout.mailboxes(peer), layout.mailboxes_bytes());
@@ -151,7 +151,7 @@ CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
 CollectivesState::~CollectivesState() { calls_.close(); }
 
 CallArguments CollectivesState::arguments(DataType dtype, Limit limit) const {
-  CallArguments arguments(group_->rank(), group_->size(), dtype);
+  CallArguments arguments(group_->rank(), group_->size(), dtype, group_->survival().waited());
   arguments.deadline(limit.count());
   return arguments;
 }
@@ -184,7 +184,7 @@ Status CollectivesState::all_to_all(const void* in, Counts in_counts, void* out,
   check.apart({in, sent}, {out, received});
   return call({.kind = CallKind::kAllToAll, .dtype = dtype}, limit, check, [&] {
     CallRecord& mine = calls_.record();
-    for (int peer = 0; peer < calls_.size(); ++peer) {
+    for (const int peer : calls_.members()) {
       mine.sends += digest_of_pair(calls_.rank(), peer, in_counts[peer]);
       mine.expects += digest_of_pair(peer, calls_.rank(), out_counts[peer]);
     }

@@ -22,13 +22,14 @@ class Reduction {
         element_(element_bytes(data.dtype)),
         bytes_(static_cast<std::size_t>(data.count) * element_),
         stores_(calls.stores(bytes_)),
-        rows_(calls.size()) {}
+        members_(calls.members()),
+        rows_(members_.size()) {}
 
   Status run() {
     const std::size_t half = calls_.layout().half_bytes();
     if (bytes_ <= std::min(kSmallBytes, half)) return run_small();
     // The same slices in all rounds: a result lies where its rank writes nothing in later rounds.
-    const auto ranks = static_cast<std::size_t>(calls_.size());
+    const std::size_t ranks = members_.size();
     constexpr std::size_t kLine = CollectivesLayout::kLine;
     slice_ = std::min(half / ranks, (bytes_ + ranks - 1) / ranks + kLine - 1) / kLine * kLine;
     chunk_ = slice_ * ranks;
@@ -50,59 +51,60 @@ class Reduction {
     };
     const auto take = [this](std::int64_t round) {
       if (!gets_result()) return;
-      for (int peer = 0; peer < calls_.size(); ++peer)
-        rows_[peer] = peer == calls_.rank() ? data_.in : calls_.half(peer, round);
+      for (std::size_t i = 0; i < members_.size(); ++i)
+        rows_[i] = is_mine(i) ? data_.in : calls_.half(members_[i], round);
       reduce_rows_to(data_.out, bytes_);
     };
     return calls_.run(1, write, take);
   }
 
-  // The slice of a rank, as a range of the bytes of the call.
-  Chunk slice(int rank, std::int64_t round) const noexcept {
-    const std::size_t begin =
-        static_cast<std::size_t>(round) * chunk_ + static_cast<std::size_t>(rank) * slice_;
+  bool is_mine(std::size_t owner) const noexcept { return members_[owner] == calls_.rank(); }
+
+  // The slice of the member `owner`, as a range of the bytes of the call.
+  Chunk slice(std::size_t owner, std::int64_t round) const noexcept {
+    const std::size_t begin = static_cast<std::size_t>(round) * chunk_ + owner * slice_;
     Chunk slice(bytes_ - std::min(bytes_, begin), slice_, 0);
     slice.begin = begin;
     return slice;
   }
-  std::size_t offset(int slice) const noexcept { return static_cast<std::size_t>(slice) * slice_; }
-  std::byte* place(int rank, int slice, std::int64_t round) const noexcept {
-    return calls_.half(rank, round) + offset(slice);
+  std::byte* place(int rank, std::size_t owner, std::int64_t round) const noexcept {
+    return calls_.half(rank, round) + owner * slice_;
   }
 
   void write(std::int64_t round) const {
-    for (int owner = 0; owner < calls_.size(); ++owner) {
+    for (std::size_t owner = 0; owner < members_.size(); ++owner) {
       const Chunk part = slice(owner, round);
-      if (owner != calls_.rank())
-        calls_.put(round, offset(owner), data_.in + part.begin, part.size, owner);
+      if (!is_mine(owner))
+        calls_.put(round, owner * slice_, data_.in + part.begin, part.size, members_[owner]);
     }
   }
 
   // Writes the result to this rank's window, in the place of its own elements, and to its output.
   void reduce_slice(std::int64_t round) {
-    const int rank = calls_.rank();
-    const Chunk part = slice(rank, round);
+    const auto mine =
+        static_cast<std::size_t>(std::ranges::find(members_, calls_.rank()) - members_.begin());
+    const Chunk part = slice(mine, round);
     if (part.size == 0) return;
-    for (int peer = 0; peer < calls_.size(); ++peer)
-      rows_[peer] = peer == rank ? data_.in + part.begin : place(peer, rank, round);
-    std::byte* const result = place(rank, rank, round);
+    for (std::size_t i = 0; i < members_.size(); ++i)
+      rows_[i] = is_mine(i) ? data_.in + part.begin : place(members_[i], mine, round);
+    std::byte* const result = place(calls_.rank(), mine, round);
     reduce_rows_to(result, part.size);
-    calls_.put(round, offset(rank), result, part.size, data_.root);  // in place for this node
+    calls_.put(round, mine * slice_, result, part.size, data_.root);  // in place for this node
     if (gets_result()) copy(data_.out + part.begin, result, part.size, stores_);
   }
 
   void read(std::int64_t round) const noexcept {
     if (!gets_result()) return;
-    for (int owner = 0; owner < calls_.size(); ++owner) {
+    for (std::size_t owner = 0; owner < members_.size(); ++owner) {
       const Chunk part = slice(owner, round);
-      if (owner != calls_.rank())
-        copy(data_.out + part.begin, place(owner, owner, round), part.size, stores_);
+      if (!is_mine(owner))
+        copy(data_.out + part.begin, place(members_[owner], owner, round), part.size, stores_);
     }
   }
 
   void reduce_rows_to(std::byte* out, std::size_t bytes) noexcept {
     reduce_elements({.rows = rows_.data(),
-                     .num_rows = calls_.size(),
+                     .num_rows = static_cast<int>(rows_.size()),
                      .type = data_.dtype,
                      .op = data_.op,
                      .out = out,
@@ -114,7 +116,8 @@ class Reduction {
   std::size_t element_, bytes_;
   Stores stores_;                      // for writing the result
   std::size_t slice_ = 0, chunk_ = 0;  // bytes of a round, and of a slice of it
-  std::vector<const void*> rows_;      // [ranks]
+  const std::vector<int>& members_;    // the ranks that reduce; each owns a slice
+  std::vector<const void*> rows_;      // [members]
 };
 
 }  // namespace

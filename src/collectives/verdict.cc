@@ -57,18 +57,18 @@ std::vector<std::string> Calls::latest(int rank) const {
 }
 
 Status Calls::examine() {
-  const CallTerms& first = record(0).terms;
+  const CallTerms& first = record(members_[0]).terms;
   bool agree = true;
   std::uint64_t unmatched = 0;
   most_rounds_ = 0;
-  for (int peer = 0; peer < size(); ++peer) {
+  for (const int peer : members_) {
     const CallRecord& theirs = record(peer);
     if (theirs.number != number_) return destroyed(peer);
     agree = agree && theirs.terms == first;
     unmatched += theirs.sends - theirs.expects;
     most_rounds_ = std::max(most_rounds_, theirs.rounds);
   }
-  for (int peer = 0; peer < size(); ++peer) {
+  for (const int peer : members_) {
     const CallRecord& theirs = record(peer);
     if (theirs.status == Code::kOk) continue;
     return {Code::kPeerRejected,
@@ -89,26 +89,26 @@ Status Calls::destroyed(int peer) {
           peer};
 }
 
-// ", counts[2] is 7" for the first count that is not rank 0's.
+// ", counts[2] is 7" for the first count that is not the first rank's.
 std::string Calls::name_counts(int rank) const {
+  const std::int64_t* const first = sent_counts(members_[0]);
   for (int i = 0; i < size(); ++i) {
-    if (sent_counts(rank)[i] != sent_counts(0)[i])
-      return fmt::format(", counts[{}] is {} and not {}", i, sent_counts(rank)[i],
-                         sent_counts(0)[i]);
+    if (sent_counts(rank)[i] != first[i])
+      return fmt::format(", counts[{}] is {} and not {}", i, sent_counts(rank)[i], first[i]);
   }
   return "";
 }
 
-// Names the first rank that differs from rank 0, on all ranks.
+// Names the first rank that differs from the first rank, on all ranks.
 Status Calls::name_mismatch() const {
-  const CallTerms& first = record(0).terms;
-  for (int peer = 1; peer < size(); ++peer) {
+  const CallTerms& first = record(members_[0]).terms;
+  for (const int peer : members_) {
     const CallTerms& terms = record(peer).terms;
     if (terms == first) continue;
     const bool counts = has_counts(terms.kind) && terms.kind == first.kind;
     return {Code::kMismatch,
-            fmt::format("call {}: rank 0 calls {}; rank {} calls {}{}", number_, describe(first),
-                        peer, describe(terms), counts ? name_counts(peer) : ""),
+            fmt::format("call {}: rank {} calls {}; rank {} calls {}{}", number_, members_[0],
+                        describe(first), peer, describe(terms), counts ? name_counts(peer) : ""),
             peer};
   }
   return {};
@@ -116,16 +116,16 @@ Status Calls::name_mismatch() const {
 
 // Names the first pair whose counts differ, on all ranks.
 Status Calls::name_pair() const {
-  for (int source = 0; source < size(); ++source) {
-    for (int destination = 0; destination < size(); ++destination) {
+  for (const int source : members_) {
+    for (const int destination : members_) {
       const std::int64_t sent = sent_counts(source)[destination];
       const std::int64_t expected = expected_counts(destination)[source];
       if (sent == expected) continue;
       return {Code::kMismatch,
               fmt::format("all_to_all_v {}: rank {} sends {} elements of {} to rank {}, which "
                           "expects {}",
-                          number_, source, sent, data_type_name(record(0).terms.dtype), destination,
-                          expected),
+                          number_, source, sent, data_type_name(record(rank()).terms.dtype),
+                          destination, expected),
               source};
     }
   }

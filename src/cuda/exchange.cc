@@ -50,6 +50,11 @@ CudaExchange::CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConf
                   fmt::format("an exchange of CUDA ranks needs a group on one node, this "
                               "one has {}",
                               all.topology().num_nodes()));
+    if (const std::uint64_t view = all.view().number; view > 1)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("this is view {} of the group: exchanges of CUDA ranks are made in "
+                              "view 1 only; make a new group for others",
+                              view));
     config_ = cuda_config(config, all.size());
     check_device(device);
     return "memory is of CUDA devices\n" + config_text(config_);

@@ -51,10 +51,11 @@ Error no_memory(const Setup& setup) {
 }
 
 // Maps the pages of all ranks that this rank reads or writes, so that the first operations take no
-// page faults there.
-void map_in(const Setup& setup, const WindowView& view, int buffer) {
+// page faults there. Pages of ranks that the view lacks have no memory.
+void map_in(const Setup& setup, const WindowView& view, int buffer, const Survival& survival) {
   const WindowLayout& layout = setup.layout;
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
+    if (!survival.has(peer)) continue;
     view.segment->map_in(layout.control(peer), layout.control_bytes());
     if (!view.here(peer)) continue;
     view.segment->map_in(layout.sums_before(view.local_ranks[peer]), layout.sums_bytes());
@@ -107,6 +108,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
     if (!back_control(setup, view, *ways) ||
         !pool->back_rows(first, setup.num_sections(), setup.expected_section_rows()))
       throw no_memory(setup);
+    Protocol::prepare(view.control(setup.rank), group->view().number, 0);
     workers = make_workers(setup.config.workers);
     ways->use(workers);
     trace = Trace::open(*group, setup);
@@ -114,7 +116,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   });
   FERRY_CHECK(pool->backed_rows(first), >=, setup.expected_section_rows());
   FERRY_CHECK(view.num_ranks(), ==, setup.num_ranks);
-  map_in(setup, view, first);
+  map_in(setup, view, first, group->survival());
   group->log(LogLevel::kInfo,
              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
                          text_of(setup.config), pool->backed_bytes(), pool->window_bytes()));
@@ -133,6 +135,10 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
 
 ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config)
     : parts_(make_parts(group, config)) {
+  if (const View& view = group->view(); view.number > 1) {
+    parts_.protocol.renew(view);
+    require_ok(parts_.protocol.fits_view());
+  }
   count();
   group->survival().add(this);
 }

@@ -51,6 +51,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   FERRY_CHECK(topology_.num_ranks(), ==, size_);
   FERRY_CHECK(local_ranks_[rank_], >=, 0);
   const std::uint64_t group = meet_neighbours(by);
+  survival_.meeting().group = group;
   flags_.emplace(*rendezvous_, node_ranks_, group, by);
   if (!one_node()) join_nodes(make, by);
   log(LogLevel::kInfo,

@@ -128,7 +128,7 @@ class GroupState {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const GroupOrigin& origin() const noexcept { return origin_; }
-  Rendezvous& rendezvous() const noexcept { return *rendezvous_; }
+  Rendezvous& rendezvous() const noexcept { return *rendezvous_; }  // of view 1
   std::chrono::nanoseconds default_deadline() const noexcept { return options_.deadline; }
   Deadline deadline() const noexcept {
     return Deadline::after(options_.deadline, &options_.interrupted);

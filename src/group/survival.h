@@ -3,9 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/status.h"
 
@@ -18,7 +21,8 @@ class Lasting {
   // This rank is about to come to view `next`, and makes no more calls in the last one. Writes to
   // memory of this rank what others read in renew().
   virtual void prepare(std::uint64_t next) noexcept = 0;
-  // The view has begun: all its ranks have prepared, or lack the object.
+  // The view has begun: all its ranks have prepared, or lack the object. No rank is in a call of an
+  // earlier view.
   virtual void renew(const View& view) noexcept = 0;
 };
 
@@ -45,6 +49,15 @@ class Survival {
   void note_loss(const Status& loss) { loss_ = loss; }
   const Status& loss() const noexcept { return loss_; }
 
+  // Where the ranks of a later view meet to make objects, without the lost ranks. It is made when
+  // they meet for the first time; if that fails, it fails again until the next view.
+  struct Meeting {
+    std::uint64_t group = 0;  // a number that only the ranks of this group have
+    std::unique_ptr<Rendezvous> place = {};
+    std::optional<Error> failure = {};
+  };
+  Meeting& meeting() noexcept { return meeting_; }
+
   void prepare(std::uint64_t next) noexcept;
   void begin(View view) noexcept;
 
@@ -52,12 +65,16 @@ class Survival {
   View view_;
   std::vector<bool> is_member_;  // [ranks]
   Status loss_;
+  Meeting meeting_;
   std::atomic<int> held_{0};
   std::mutex mutex_;
   std::vector<Lasting*> objects_;  // guarded by the mutex
 };
 
 class GroupState;
+
+// Collective: where the ranks of the view meet to make objects. Throws Error if they do not meet.
+Rendezvous& meeting_of(GroupState& group, const Deadline& by);
 
 // The verdict of the group for an object that was made in a view and does not outlive it.
 Status verdict_in(GroupState& group, std::uint64_t view, const char* object) noexcept;

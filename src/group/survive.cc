@@ -36,6 +36,7 @@ void Survival::begin(View view) noexcept {
   is_member_.assign(is_member_.size(), false);
   for (const int rank : view_.members) is_member_[rank] = true;
   loss_ = {};
+  meeting_ = {.group = meeting_.group};
   const std::lock_guard lock(mutex_);
   for (Lasting* const object : objects_) object->renew(view_);
 }
@@ -46,6 +47,8 @@ class ViewChange {
   explicit ViewChange(GroupState& group)
       : group_(group), view_(group.survival_.view()), next_(view_.number + 1) {}
 
+  // Why the view ends, if this rank sees that a rank died or left; else ok.
+  static Status find_loss(const GroupState& group) noexcept;
   // An error of this rank, which has changed nothing.
   Status check() const;
   // Ends the calls of all ranks in the view.
@@ -58,7 +61,6 @@ class ViewChange {
   void begin() noexcept;
 
  private:
-  Status find_loss() const noexcept;
   std::vector<int> decide_seats() noexcept;
 
   GroupState& group_;
@@ -95,20 +97,40 @@ Status ViewChange::check() const {
   return {};
 }
 
-// Why the view ends, if this rank sees that a rank died or left; else ok.
-Status ViewChange::find_loss() const noexcept {
-  if (Status death = group_.death_here(); !death.ok()) return death;
-  if (!group_.survival_.loss().ok()) return group_.survival_.loss();
-  for (const int rank : view_.members) {
-    if (group_.flags_->has_left(rank))
-      return {Code::kPeerLost, fmt::format("{} has left the group", group_.name_of(rank)), rank};
+Status ViewChange::find_loss(const GroupState& group) noexcept {
+  if (Status death = group.death_here(); !death.ok()) return death;
+  if (!group.survival_.loss().ok()) return group.survival_.loss();
+  for (const int rank : group.view().members) {
+    if (group.flags_->has_left(rank))
+      return {Code::kPeerLost, fmt::format("{} has left the group", group.name_of(rank)), rank};
   }
   return {};
 }
 
+// While they meet, no connection shows that a rank which has not come is lost.
+Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
+  const View& view = group.view();
+  if (view.number == 1) return group.rendezvous();
+  auto& [id, place, failure] = group.survival().meeting();
+  if (failure) throw *failure;
+  if (place) return *place;
+  const std::function<void()> look = [&] {
+    by.look([](const Error& why) { throw why; });
+    require_ok(ViewChange::find_loss(group));
+  };
+  try {
+    place = group.rendezvous().among(view.members, fmt::format("{:016x} {}", id, view.number),
+                                     by.looking(look));
+  } catch (const Error& error) {
+    failure = error;
+    throw;
+  }
+  return *place;
+}
+
 void ViewChange::end() noexcept {
   if (!group_.verdict().ok()) return;
-  const Status loss = find_loss();
+  const Status loss = find_loss(group_);
   const Code code = loss.ok() ? Code::kBroken : loss.code();
   const int culprit = loss.ok() ? group_.rank_ : loss.culprit();
   const std::string why =

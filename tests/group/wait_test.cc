@@ -31,6 +31,10 @@ class ScriptedRendezvous final : public Rendezvous {
   }
   bool alive(int peer) noexcept override { return script ? script(peer) : true; }
   int pid(int peer) const noexcept override { return inner_->pid(peer); }
+  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
+                                    Deadline deadline) override {
+    return inner_->among(members, name, deadline);
+  }
 
   std::function<bool(int peer)> script;
 

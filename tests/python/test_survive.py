@@ -65,7 +65,7 @@ def test_two_ranks_are_killed():
         rank.join()
 
 
-def test_a_rank_leaves_and_the_view_refuses_other_exchanges():
+def test_a_rank_leaves_and_the_others_make_another_exchange():
     def body(group):
         assert group.view == (1, (0, 1, 2))
         exchange = group.exchange(**SETTINGS)
@@ -74,9 +74,13 @@ def test_a_rank_leaves_and_the_view_refuses_other_exchanges():
         with pytest.raises(ferry.PeerLost, match="rank 1"):
             group.barrier()
         view = group.survive()
-        with pytest.raises(ferry.InvalidArgument, match="view 2"):
-            group.exchange(**SETTINGS)
-        del exchange
+        other = group.exchange(**SETTINGS)  # two experts on each of the ranks 0 and 2
+        for each, experts in ((exchange, (0, 3)), (other, (0, 1, 2, 3))):
+            ids = np.array(experts, np.int32)[np.arange(8) % len(experts)][:, None]
+            received = each.dispatch(np.full((8, 16), group.rank, np.float32), ids)
+            rows = np.asarray(received.rows) + 1
+            result = np.asarray(each.combine(rows, received.handle, np.ones((8, 1), np.float32)))
+            np.testing.assert_array_equal(result, np.full((8, 16), group.rank + 1))
         return view
 
     assert ferry.run_threads(3, body) == [(2, (0, 2)), None, (2, (0, 2))]

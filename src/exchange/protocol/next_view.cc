@@ -35,11 +35,12 @@ void check_shared_experts(const SharedExperts& shared, const std::vector<int>& m
 
 }  // namespace
 
-// Relaxed: published by the seat of this rank in the view. Partner: take_members().
-void Protocol::prepare(std::uint64_t next) noexcept {
-  ControlFlags::Prepared& mine = view_.control(setup_.rank).prepared[next % 2];
-  mine.number.store(issued_, std::memory_order_relaxed);
-  mine.view.store(next, std::memory_order_relaxed);
+// Relaxed: published by the seat of this rank in the view, or by the agreement of the ranks that
+// make the exchange. Partner: take_members().
+void Protocol::prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t number) noexcept {
+  ControlFlags::Prepared& prepared = mine.prepared[next % 2];
+  prepared.number.store(number, std::memory_order_relaxed);
+  prepared.view.store(next, std::memory_order_relaxed);
 }
 
 void Protocol::renew(const View& view) noexcept {
@@ -63,7 +64,8 @@ Status Protocol::take_members(const View& view) {
   std::vector<int> lacking;
   for (const int rank : view.members) {
     const ControlFlags::Prepared& theirs = view_.control(rank).prepared[view.number % 2];
-    // Relaxed: their seats in the view are known. Partner: prepare().
+    // Relaxed: their seats in the view are known, or they have made the exchange in it. Partner:
+    // prepare().
     if (theirs.view.load(std::memory_order_relaxed) != view.number) lacking.push_back(rank);
     issued_ = std::max(issued_, theirs.number.load(std::memory_order_relaxed));
   }
@@ -81,7 +83,7 @@ Status Protocol::take_members(const View& view) {
     return {};
   } catch (const Error& error) {
     return {Code::kInvalidArgument,
-            fmt::format("this exchange cannot go on in view {} with ranks {}: {}", view.number,
+            fmt::format("this exchange is not for view {} with ranks {}: {}", view.number,
                         fmt::join(view.members, ", "), error.what()),
             setup_.rank};
   }

@@ -72,8 +72,12 @@ class Protocol {
   void close() noexcept;
 
   // Between two views of the group (next_view.cc). The caller's calls have ended.
-  void prepare(std::uint64_t next) noexcept;
+  void prepare(std::uint64_t next) noexcept { prepare(view_.control(setup_.rank), next, issued_); }
+  // The same for a rank whose last operation has this number.
+  static void prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t number) noexcept;
   void renew(const View& view) noexcept;
+  // Why the ranks of the view cannot use the exchange; else ok.
+  const Status& fits_view() const noexcept { return of_view_.unfit; }
 
   // Every operation starts here: it takes the next number. This rank's operations that are `depth`
   // or more behind it are finished first. A deadline of 0 is the group's.
@@ -81,8 +85,7 @@ class Protocol {
   // Restarts the deadline: a receive half that is a call of its own has the whole deadline.
   void begin_receive(Operation operation) noexcept;
   // Sets the ranks that take part in the operation that has just begun; empty: all of the view. An
-  // error is
-  // this rank's refusal.
+  // error is this rank's refusal.
   Status choose_active(std::span<const int> named);
   // The operation that has just begun.
   Issued issue(OperationKind kind) const;

@@ -50,8 +50,18 @@ std::vector<std::string> all_gather_replies(GroupState& group, const std::string
     require_ok(group.barrier(left));
   }
   return with_causes(group, by, [&](const Deadline& looking) {
-    return group.rendezvous().all_gather(mine, looking);
+    return meeting_of(group, looking).all_gather(mine, looking);
   });
+}
+
+// In a view that lacks ranks, those that remain own the experts, unless the configuration says
+// which ranks do.
+ExchangeConfig config_in_view(const GroupState& group, ExchangeConfig config) {
+  const std::vector<int>& members = group.view().members;
+  const bool divided = !config.expert_rank.empty() || !config.expert_ranks.empty();
+  if (!divided && config.tp_size == 1 && std::ssize(members) < group.size())
+    config.expert_ranks = members;
+  return config;
 }
 
 AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
@@ -60,7 +70,7 @@ AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
 }
 
 std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig& config) {
-  const ExchangeConfig complete = complete_config(config, group.size());
+  const ExchangeConfig complete = complete_config(config_in_view(group, config), group.size());
   return std::make_unique<const Setup>(complete, group.topology(), group.rank(),
                                        choose(group, complete));
 }
@@ -71,13 +81,6 @@ GroupState& usable(const std::shared_ptr<GroupState>& group) {
   if (!group)
     throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
   require_ok(group->verdict());
-  if (const std::uint64_t view = group->view().number; view > 1) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("this is view {} of the group: exchanges and collectives are made in "
-                            "view 1 only; make a new group for others",
-                            view),
-                group->rank());
-  }
   return *group;
 }
 
@@ -91,12 +94,12 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
   } catch (const std::exception& failure) {  // memory for the setup itself
     refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()), by);
   }
-  require_agreement(all_gather_replies(group, made, by), object);
+  require_agreement(all_gather_replies(group, made, by), group.view().members, object);
 }
 
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {
   return with_causes(group, by, [&](const Deadline& looking) {
-    return group.rendezvous().share_segment(bytes, looking);
+    return meeting_of(group, looking).share_segment(bytes, looking);
   });
 }
 

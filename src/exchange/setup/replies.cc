@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "bootstrap/agree.h"
 #include "exchange/setup/differences.h"
 
 namespace ferry::internal {
@@ -28,20 +29,24 @@ std::string refusal_reply(const Error& why) {
 
 std::string willing_reply(const std::string& what) { return kWilling + what; }
 
-void require_agreement(const std::vector<std::string>& replies, const char* object) {
-  for (std::size_t rank = 0; rank < replies.size(); ++rank) {
-    if (replies[rank].starts_with(kRefused))
-      throw Error(Code::kPeerRejected,
-                  fmt::format("rank {} refused to make this {}: {}", rank, object,
-                              rest_of(replies[rank], 2)),
-                  static_cast<int>(rank));
+void require_agreement(const std::vector<std::string>& replies, const std::vector<int>& ranks,
+                       const char* object) {
+  for (std::size_t place = 0; place < replies.size(); ++place) {
+    if (!replies[place].starts_with(kRefused)) continue;
+    const int rank = sender_of(ranks, place);
+    throw Error(Code::kPeerRejected,
+                fmt::format("rank {} refused to make this {}: {}", rank, object,
+                            rest_of(replies[place], 2)),
+                rank);
   }
-  for (std::size_t rank = 1; rank < replies.size(); ++rank) {
-    if (replies[rank] == replies[0]) continue;
-    throw Error(Code::kMismatch,
-                fmt::format("ranks 0 and {} make different {}s: {}", rank, object,
-                            differences(rest_of(replies[0], 1), rest_of(replies[rank], 1))),
-                static_cast<int>(rank));
+  for (std::size_t place = 1; place < replies.size(); ++place) {
+    if (replies[place] == replies[0]) continue;
+    const int rank = sender_of(ranks, place);
+    throw Error(
+        Code::kMismatch,
+        fmt::format("ranks {} and {} make different {}s: {}", sender_of(ranks, 0), rank, object,
+                    differences(rest_of(replies[0], 1), rest_of(replies[place], 1))),
+        rank);
   }
 }
 

@@ -14,9 +14,10 @@ std::string refusal_reply(const Error& why);
 // The reply of a rank that would make the object `what`, lines of "name is value".
 std::string willing_reply(const std::string& what);
 
-// Reads the replies of all ranks. Throws Error(kPeerRejected), which names a rank that refused, or
-// Error(kMismatch), which names two ranks that would make different objects. `object`: the name of
-// the object in the message.
-void require_agreement(const std::vector<std::string>& replies, const char* object = "exchange");
+// Reads the replies of `ranks`; empty: of all. Throws Error(kPeerRejected), which names a rank that
+// refused, or Error(kMismatch), which names two ranks that would make different objects. `object`:
+// the name of the object in the message.
+void require_agreement(const std::vector<std::string>& replies, const std::vector<int>& ranks = {},
+                       const char* object = "exchange");
 
 }  // namespace ferry::internal
