@@ -96,8 +96,9 @@ FERRY_EXPORT int32_t ferry_group_usable(const ferry_group* group);
 FERRY_EXPORT ferry_code ferry_group_view(const ferry_group* group, uint64_t* number,
                                          int32_t* members, int32_t* num_members);
 // Collective among the ranks of the view that live. Begins the next view, without the ranks that
-// died or left; exchanges go on. No other call of this rank on the group or its exchanges may be in
-// progress. FERRY_TIMEOUT names a rank that is alive and did not come (`deadline_ns` 0: the
+// died or left; exchanges go on, and others are made by these ranks. No other call of this rank on
+// the group or its exchanges may be in progress (FERRY_INVALID_ARGUMENT if another thread is seen
+// to wait in one). FERRY_TIMEOUT names a rank that is alive and did not come (`deadline_ns` 0: the
 // deadline of the group); the call may be repeated. FERRY_INVALID_ARGUMENT on several nodes.
 FERRY_EXPORT ferry_code ferry_group_survive(ferry_group* group, int64_t deadline_ns);
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,9 @@ class Survival {
   // Relaxed: they are made and destroyed by the caller of survive(), or before its call.
   void hold(int change) noexcept { held_.fetch_add(change, std::memory_order_relaxed); }
   int held() const noexcept { return held_.load(std::memory_order_relaxed); }
+  // An object of a broken group ends. If this rank has prepared for the next view, the others may
+  // count on the object there: `depart` is called when the view begins, and lets their waits end.
+  void depart_in_next_view(std::function<void()> depart) noexcept;
   // A rank was lost while an object was made, which by itself does not break the group. It is the
   // reason that other ranks get if survive() follows.
   void note_loss(const Status& loss) { loss_ = loss; }
@@ -58,6 +62,10 @@ class Survival {
   };
   Meeting& meeting() noexcept { return meeting_; }
 
+  // Calls of this rank that have waited for a millisecond or more, and still wait. Relaxed: only
+  // survive() in another thread reads it, to refuse.
+  std::atomic<int>& num_waits() noexcept { return num_waits_; }
+
   void prepare(std::uint64_t next) noexcept;
   void begin(View view) noexcept;
 
@@ -66,9 +74,12 @@ class Survival {
   std::vector<bool> is_member_;  // [ranks]
   Status loss_;
   Meeting meeting_;
-  std::atomic<int> held_{0};
+  std::atomic<int> held_{0}, num_waits_{0};
   std::mutex mutex_;
-  std::vector<Lasting*> objects_;  // guarded by the mutex
+  // Guarded by the mutex.
+  std::uint64_t prepared_ = 0;  // the last view for which this rank prepared
+  std::vector<Lasting*> objects_;
+  std::vector<std::function<void()>> departures_;
 };
 
 class GroupState;

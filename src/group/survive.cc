@@ -28,7 +28,13 @@ void Survival::remove(Lasting* object) noexcept {
 
 void Survival::prepare(std::uint64_t next) noexcept {
   const std::lock_guard lock(mutex_);
+  prepared_ = next;
   for (Lasting* const object : objects_) object->prepare(next);
+}
+
+void Survival::depart_in_next_view(std::function<void()> depart) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (prepared_ > view_.number) departures_.push_back(std::move(depart));
 }
 
 void Survival::begin(View view) noexcept {
@@ -39,6 +45,8 @@ void Survival::begin(View view) noexcept {
   meeting_ = {.group = meeting_.group};
   const std::lock_guard lock(mutex_);
   for (Lasting* const object : objects_) object->renew(view_);
+  for (const std::function<void()>& depart : departures_) depart();
+  departures_.clear();
 }
 
 // How one rank goes from a view to the next.
@@ -93,6 +101,13 @@ Status ViewChange::check() const {
         Code::kInvalidArgument,
         fmt::format("survive: {} exchanges of CUDA ranks cannot go on; destroy them first", held),
         group_.rank_};
+  }
+  if (group_.survival_.num_waits().load(std::memory_order_relaxed) > 0) {
+    return {Code::kInvalidArgument,
+            fmt::format("survive: another thread of rank {} waits in a call of this group; let its "
+                        "calls end first",
+                        group_.rank_),
+            group_.rank_};
   }
   return {};
 }
@@ -210,6 +225,7 @@ void ViewChange::begin() noexcept {
   group_.node_ranks_ = view.members;
   group_.flags_->begin_view(next_);
   group_.survival_.begin(std::move(view));
+  group_.ring();
   {
     const std::lock_guard lock(group_.verdict_.mutex);
     group_.verdict_.status = {};

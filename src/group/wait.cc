@@ -30,6 +30,25 @@ constexpr std::chrono::milliseconds kEndsSoon{500};
 constexpr int kNapPart = 8;
 constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
+// Counts a wait from begin() to its end.
+class CountedWait {
+ public:
+  explicit CountedWait(std::atomic<int>& num_waits) noexcept : num_waits_(num_waits) {}
+  ~CountedWait() {
+    if (counted_) num_waits_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  CountedWait(const CountedWait&) = delete;
+  CountedWait& operator=(const CountedWait&) = delete;
+  void begin() noexcept {
+    if (!counted_) num_waits_.fetch_add(1, std::memory_order_relaxed);
+    counted_ = true;
+  }
+
+ private:
+  std::atomic<int>& num_waits_;
+  bool counted_ = false;
+};
+
 }  // namespace
 
 Status GroupState::wait(const Await& await, bool counts) {
@@ -38,6 +57,7 @@ Status GroupState::wait(const Await& await, bool counts) {
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
   std::int64_t began_ns = 0, peer_began_ns = 0;  // of all, and for this peer; 0: none
   std::int64_t calm = 0;                         // turns of the loop since the last flag went up
+  CountedWait counted(survival_.num_waits());
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {
@@ -64,6 +84,7 @@ Status GroupState::wait(const Await& await, bool counts) {
     }
     const std::int64_t now = now_ns();
     if (!at_once && now - began_ns < yield_ns) continue;
+    counted.begin();
     const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
     if (worked_ns > 0) {
       began_ns += worked_ns;

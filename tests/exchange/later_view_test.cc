@@ -216,6 +216,58 @@ TEST_P(LaterView, ConfigurationsThatDifferOrAreRefused) {
   });
 }
 
+// A rank destroys its exchange after it has prepared for view 2 in a call that timed out. The first
+// call of the others does not wait for it until the deadline.
+TEST_P(LaterView, AnExchangeDestroyedBeforeSurviveIsRepeated) {
+  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
+  const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 99);
+  const SharedBoard board;
+  run_ranks(GetParam(), kRanks,
+            [&](Group group) {
+              std::optional<Seat> seat(std::in_place, group, scenario);
+              require_ok(play_view(group, *seat), "all");
+              if (group.rank() == 2) {
+                board.await_told(kRanks - 1);
+              } else {
+                const Status late = group.survive(std::chrono::milliseconds(100));
+                require_status(late, Code::kTimeout, {"rank 2", "did not come"}, "late");
+                if (group.rank() == 1) seat.reset();
+                board.tell();
+              }
+              survive(group, 2, 15);
+              const std::int64_t began_ns = now_ns();
+              if (group.rank() != 1) {
+                require_status(play_view(group, *seat), Code::kMismatch, {"rank 1", "destroyed"},
+                               "an exchange that rank 1 destroyed");
+                require(now_ns() - began_ns < 5'000'000'000, "it waited for rank 1");
+              }
+              require_ok(group.barrier(), "the group goes on");
+            },
+            "", {.deadline = std::chrono::seconds(10)});
+}
+
+// Another thread of rank 0 waits in a barrier.
+TEST_P(LaterView, SurviveIsRefusedDuringACall) {
+  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
+  const SharedBoard board;
+  run_ranks(GetParam(), 2, [&](Group group) {
+    if (group.rank() == 1) {
+      board.await_told(1);
+      return require_ok(group.barrier(), "barrier");
+    }
+    Status waited, refused;
+    {
+      const std::jthread other([&] { waited = group.barrier(); });
+      nap(50);
+      refused = group.survive();
+      board.tell();
+    }
+    require_status(refused, Code::kInvalidArgument, {"another thread of rank 0"}, "survive");
+    require_ok(waited, "the barrier of the other thread");
+    require(group.usable() && group.view().number == 1, "the view goes on");
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, LaterView, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, LaterView, testing::Values(Mode::kProcesses));
 

@@ -57,7 +57,7 @@ FAULTS = [
      [(RELAY, "    if (bytes > 0 && splitter.send(unit, sending) >= 0) break;",
        "    if (bytes > 0 && splitter.send(unit, sending) >= 0 && !FAULT) break;")]),
     ("a rank that gave up, and ends its exchange, lets waits for its rows pass",
-     [(PROTOCOL, "  if (!group_.usable()) return;", "  if (!FAULT && !group_.usable()) return;")]),
+     [(PROTOCOL, "  if (!group_.usable()) return ", "  if (!FAULT && !group_.usable()) return ")]),
     ("one that gives up for want of room names any mate",
      [(GIVE_UP, "  if (!await.outgoing || missing.empty()) return",
        "  if (FAULT || !await.outgoing || missing.empty()) return")]),

@@ -37,11 +37,15 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
       last_{setup.everybody} {}
 
 void Protocol::close() noexcept {
+  ControlFlags& mine = view_.control(setup_.rank);
+  const auto depart = [segment = view_.segment, &mine] {
+    raise(mine.read_through, kDeparted);
+    raise(mine.progress, kDeparted);
+  };
   // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
   // not go on as if they were there.
-  if (!group_.usable()) return;
-  raise(view_.control(setup_.rank).read_through, kDeparted);
-  raise(view_.control(setup_.rank).progress, kDeparted);
+  if (!group_.usable()) return group_.survival().depart_in_next_view(depart);
+  depart();
   group_.ring();
   ways_.send_departure();
 }
