@@ -5,9 +5,10 @@ docs/lab/simulator.md, all of one version of the simulator.
     tests/simulator/faults.py [--seeds 2000] [NAME ...]    those whose row has a word of NAME; without: all
     tests/simulator/faults.py --check                      whether each fault can still be put in
 
-A fault is a text of the engine and what stands in its place, where FAULT is true if it is put in. All are built
-together, once, in a copy of this tree, in build/faults; a variable of the environment says which one is put in. Nothing
-here is changed but the table. Called by ctest with --check."""
+A fault is a text of the engine and what stands in its place, where FAULT is true if it is put in. One whose name begins
+with "views" is looked for in the runs of groups that lose ranks (`simulate views`). All are built together, once, in a
+copy of this tree, in build/faults; a variable of the environment says which one is put in. Nothing here is changed but
+the table. Called by ctest with --check."""
 
 import argparse
 import os
@@ -26,6 +27,7 @@ HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 
 GIVE_UP, BLAME, LEAVE = "src/group/giving_up.cc", "src/group/blame.cc", "src/group/between_nodes.cc"
 RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol/protocol.cc"
+SURVIVE, NEXT_VIEW = "src/group/survive.cc", "src/exchange/protocol/next_view.cc"
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
@@ -87,6 +89,19 @@ FAULTS = [
        "    across->give_up("),
       (MEET, '  across->all_gather("", deadline);  // all',
        '  check_no_problem(across->all_gather("", deadline));  // all')]),
+    ("views: an exchange goes on from the last operation of the rank itself",
+     [(NEXT_VIEW, "    issued_ = std::max(issued_, theirs.", "    if (!FAULT) issued_ = std::max(issued_, theirs.")]),
+    ("views: barriers go on from those of the rank itself",
+     [(SURVIVE, "    barriers = std::max(barriers, slot.", "    if (!FAULT || rank == group_.rank_)\n"
+       "      barriers = std::max(barriers, slot.")]),
+    ("views: a rank that lives and has not come is left behind",
+     [(SURVIVE, "|| !group_.rendezvous_->alive(rank)) {", "|| FAULT || !group_.rendezvous_->alive(rank)) {")]),
+    ("views: a rank begins before the seats of all are decided",
+     [(SURVIVE, "    if (undecided.empty()) return {};", "    if (FAULT || undecided.empty()) return {};")]),
+    ("views: an exchange of the last view goes on in which a member has none",
+     [(NEXT_VIEW, "  if (!lacking.empty()) {", "  if (!FAULT && !lacking.empty()) {")]),
+    ("views: ranks that meet to make an exchange do not look whether one is lost",
+     [(SURVIVE, "    require_ok(ViewChange::", "    if (!FAULT) require_ok(ViewChange::")]),
 ]
 
 
@@ -137,7 +152,8 @@ def build():
 
 
 def run(fault, first, count):
-    return subprocess.run([COPY / "build/release/tests/simulator/simulate", str(first), str(count)],
+    views = ["views"] if FAULTS[fault][0].startswith("views") else []
+    return subprocess.run([COPY / "build/release/tests/simulator/simulate", *views, str(first), str(count)],
                           env={**os.environ, VARIABLE: str(fault)}, capture_output=True, text=True, errors="replace")
 
 

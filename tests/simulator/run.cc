@@ -13,6 +13,7 @@
 #include "exchange/setup/record.h"
 #include "exchange/setup/setup.h"
 #include "group/state.h"
+#include "simulator/flag_watch.h"
 #include "simulator/kernel.h"
 #include "simulator/machine.h"
 #include "simulator/network.h"
@@ -20,8 +21,6 @@
 namespace ferry::test {
 
 namespace {
-
-using internal::AbortWord;
 
 constexpr int kSlowFactor = 10;
 constexpr std::int64_t kStoppedNs = 150'000'000, kOutageNs = 200'000'000,
@@ -52,42 +51,6 @@ class CallFailed : public std::exception {
 
 // What a rank throws that is no error of ferry's.
 struct Raised {};
-
-// Flags in shared memory that only grow.
-class FlagWatch {
- public:
-  void add(std::string name, const std::shared_ptr<Memory>& memory, std::size_t offset,
-           bool once = false) {
-    watched_.push_back(
-        {std::move(name), memory,
-         reinterpret_cast<const std::atomic<std::uint64_t>*>(memory->data() + offset), 0, once});
-  }
-  bool look(std::vector<std::string>& wrong) {
-    bool changed = false;
-    for (Watched& one : watched_) {
-      if (one.memory.expired()) continue;
-      const std::uint64_t now = one.flag->load(std::memory_order_relaxed);  // one thread
-      if (now == one.last) continue;
-      const bool left = now == (one.last | internal::AbortWord::kLeft);  // beside its abort word
-      if (now < one.last || (one.once && one.last != 0 && !left))
-        wrong.push_back(one.name + " went from " + std::to_string(one.last) + " to " +
-                        std::to_string(now));
-      one.last = now;
-      changed = true;
-    }
-    return changed;
-  }
-
- private:
-  struct Watched {
-    std::string name;
-    std::weak_ptr<Memory> memory;
-    const std::atomic<std::uint64_t>* flag;
-    std::uint64_t last;
-    bool once;  // it is set once
-  };
-  std::vector<Watched> watched_;
-};
 
 class Run {
  public:
@@ -257,28 +220,14 @@ class Run {
 
   void watch_group(int rank) {
     if (!first_of_node(rank)) return;
-    const std::shared_ptr<Memory> memory = machine_.last_mapped(rank);
-    const std::size_t slots = sizeof(internal::CountersHead);  // SharedFlags
-    const std::size_t words = slots + num_ranks_ * sizeof(internal::GroupSlot);
-    for (int peer = 0; memory && peer < num_ranks_; ++peer) {
-      watch_.add("barrier of rank " + std::to_string(peer), memory,
-                 slots + peer * sizeof(internal::GroupSlot));
-      watch_.add("abort word of rank " + std::to_string(peer), memory,
-                 words + peer * sizeof(std::uint64_t), true);
-    }
+    watch_.add_group(machine_.last_mapped(rank), num_ranks_);
   }
 
   void watch_exchange(int rank, const Topology& topology) {
     if (!first_of_node(rank)) return;
     const internal::Setup setup(internal::complete_config(scenario_.config, num_ranks_), topology,
                                 rank, {scenario_.config.algorithm, ""});
-    const std::shared_ptr<Memory> memory = machine_.last_mapped(rank);
-    for (int peer = 0; memory && peer < num_ranks_; ++peer) {
-      const std::size_t at = setup.layout.control(peer);
-      watch_.add("progress of rank " + std::to_string(peer), memory, at);
-      watch_.add("read_through of rank " + std::to_string(peer), memory,
-                 at + offsetof(internal::ControlFlags, read_through));
-    }
+    watch_.add_exchange(machine_.last_mapped(rank), setup.layout, num_ranks_);
   }
 
   // ---- what happens to them

@@ -1,14 +1,17 @@
 // simulate <seed>: one run with its trace, and the errors of its ranks. simulate <first> <count>:
-// many runs; each that fails is printed with the command that replays it. FERRY_LOG prints more.
+// many runs; each that fails is printed with the command that replays it. `simulate views` and the
+// same: runs of groups that lose ranks and go on (views.h). FERRY_LOG prints more.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include "simulator/one_processor.h"
 #include "simulator/run.h"
+#include "simulator/views.h"
 
 namespace {
 
@@ -46,13 +49,45 @@ void count(const Case& drawn, const Outcome& outcome, std::map<Fault, Tally>& ta
     ++tally.told;
 }
 
+int end(std::uint64_t bad, std::uint64_t runs, std::uint64_t steps) {
+  std::printf("%llu of %llu seeds went wrong; %llu turns\n", static_cast<unsigned long long>(bad),
+              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(steps));
+  return bad == 0 ? 0 : 1;
+}
+
+int simulate_views(std::uint64_t first, std::uint64_t runs, bool many, const char* program) {
+  std::uint64_t bad = 0, steps = 0;
+  int views = 0, rounds = 0, remade = 0;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    const ViewsCase drawn = draw_views(seed);
+    if (!many) std::printf("%s\n", drawn.describe().c_str());
+    const ViewsOutcome outcome = run_views(drawn, !many);
+    for (const std::string& wrong : outcome.wrong)
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), wrong.c_str());
+    if (!outcome.wrong.empty())
+      std::printf("  (%s)\n  replay: %s views %llu\n", drawn.describe().c_str(), program,
+                  static_cast<unsigned long long>(seed));
+    bad += outcome.wrong.empty() ? 0 : 1;
+    steps += outcome.steps;
+    views += outcome.num_views, rounds += outcome.num_rounds, remade += outcome.num_remade;
+  }
+  std::printf(
+      "%d views, %d rounds finished by a rank, %d exchanges made by a rank in a later view\n",
+      views, rounds, remade);
+  return end(bad, runs, steps);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   use_one_processor();
+  const char* const program = argv[0];
+  const bool views = argc > 1 && std::string_view(argv[1]) == "views";
+  if (views) ++argv, --argc;
   const bool many = argc > 2;
   const std::uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const std::uint64_t runs = many ? std::strtoull(argv[2], nullptr, 10) : 1;
+  if (views) return simulate_views(first, runs, many, program);
   std::map<Fault, Tally> tallies;
   std::uint64_t bad = 0, steps = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
@@ -60,14 +95,12 @@ int main(int argc, char** argv) {
     if (!many) std::printf("%s\n", drawn.describe().c_str());
     const Outcome outcome = run_case(drawn, !many);
     if (!many) tell_ranks(outcome);
-    bad += tell(drawn, outcome, argv[0]) ? 0 : 1;
+    bad += tell(drawn, outcome, program) ? 0 : 1;
     steps += outcome.steps;
     count(drawn, outcome, tallies);
   }
   for (const auto& [fault, tally] : tallies)
     std::printf("%-10s %7d runs, %7d struck, %7d with an error told\n", name_of(fault), tally.runs,
                 tally.struck, tally.told);
-  std::printf("%llu of %llu seeds went wrong; %llu turns\n", static_cast<unsigned long long>(bad),
-              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(steps));
-  return bad == 0 ? 0 : 1;
+  return end(bad, runs, steps);
 }

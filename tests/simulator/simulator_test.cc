@@ -10,6 +10,7 @@
 #include "exchange/frame.h"
 #include "simulator/one_processor.h"
 #include "simulator/run.h"
+#include "simulator/views.h"
 
 namespace ferry::test {
 namespace {
@@ -72,6 +73,29 @@ TEST(Simulator, TheSameSeedIsTheSameRun) {
     ++digests[digest];
   }
   EXPECT_EQ(digests.size(), kTwice) << "two seeds were the same run";
+}
+
+// Groups that lose ranks and go on.
+TEST(SimulatedViews, EverySeedEndsAsItMust) {
+  int views = 0, remade = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const ViewsCase drawn = draw_views(seed);
+    const ViewsOutcome outcome = run_views(drawn);
+    for (const std::string& wrong : outcome.wrong)
+      ADD_FAILURE() << "replay with: build/<preset>/tests/simulator/simulate views " << seed << " ("
+                    << drawn.describe() << "): " << wrong;
+    views += outcome.num_views;
+    remade += outcome.num_remade;
+  }
+  EXPECT_GT(views, static_cast<int>(kSeeds)) << "no group went on";
+  EXPECT_GT(remade, 0) << "no exchange was made in a later view";
+}
+
+TEST(SimulatedViews, TheSameSeedIsTheSameRun) {
+  for (std::uint64_t seed = 0; seed < kSeeds / 12; ++seed) {
+    const ViewsCase drawn = draw_views(seed);
+    EXPECT_EQ(run_views(drawn).digest, run_views(drawn).digest) << "seed " << seed;
+  }
 }
 
 // ---- every run of a small case that leaves the ordinary course a few times: packets that come
