@@ -8,12 +8,17 @@ entry points, so there the program imports this module, and a process group of f
 docs/torch_backend.md is the guide.
 """
 
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
 import torch
 import torch.distributed
 
 from ferry.errors import InvalidArgument
 
-__all__ = ["register"]
+__all__ = ["register", "survive"]
 
 _OLDEST = (2, 13)
 
@@ -34,6 +39,24 @@ def register() -> None:
     backends = torch.distributed.Backend
     if "FERRY" not in backends._plugins:
         backends.register_backend("ferry", create, extended_api=True, devices=["cpu"])
+
+
+def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, tuple[int, ...]]:
+    """Goes on without the ranks that died or left. Collective among the others; returns (number of view, its ranks).
+
+    `group`: a process group of ferry on one host, by default that of all ranks. Ranks and the size of the group stay
+    as they were. Later calls run among the ranks of the view: the tensors of a lost rank are not sent and have no
+    defined contents when received, sums and means are those of the others, and a lost rank cannot be a root or a peer.
+    Works in flight end first. Raises Timeout with the number of a rank that is alive and has not come in `timeout`
+    (None: that of the group); the call may then be repeated, and no other call of the group be made.
+    """
+    from ferry.torch_backend.process_group import FerryGroup
+
+    group = group or torch.distributed.group.WORLD
+    backend = group if isinstance(group, FerryGroup) else group._get_backend(torch.device("cpu"))
+    if not isinstance(backend, FerryGroup):
+        raise InvalidArgument(f"survive: the backend of the group is {type(backend).__name__}, not ferry")
+    return backend.survive(timeout)
 
 
 register()

@@ -91,6 +91,10 @@ class Messenger:
         while not work.is_completed() and self._turn.acquire(blocking=False):
             self._move(wait=True)
 
+    def is_busy(self) -> bool:
+        with self._changed:
+            return bool(self._pending)
+
     def close(self) -> None:
         """Refuses messages from now on; returns when those that were sent have ended."""
         with self._changed:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ferry import _core, group as groups
-from ferry.errors import Error, InvalidArgument
+from ferry.errors import Broken, Error, InvalidArgument, PeerLost
 from ferry.torch_backend import threads
 from ferry.torch_backend.collectives import Call, CollectiveCalls
 from ferry.torch_backend.messages import Messenger, MessageWork
@@ -63,16 +63,20 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._begin_splitting()
         self._group = groups.init(all_gather=_gather_of(store, rank, size, options.timeout), rank=rank, size=size,
                                   name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
-        self._calls = _core.Collectives(self._group)
-        self._issuer = Issuer(self._group_id)
-        # Its window has the least size, as it moves messages alone.
-        self._messages = _core.Collectives(self._group, window_bytes=128 * size)
-        self._messenger = Messenger(self._messages, self._group_id)
+        self._begin_view()
         self._num_messages = 0
         _GROUPS.add(self)
         if not _BACKEND:  # torch looks up the devices of a group by what is registered, and calls none of it
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM,
                                    _gloo(store, rank, size, options.timeout))
+
+    def _begin_view(self) -> None:
+        """Makes what belongs to a view of the group. Collective among its ranks."""
+        self._calls = _core.Collectives(self._group)
+        # Its window has the least size, as it moves messages alone.
+        self._messages = _core.Collectives(self._group, window_bytes=128 * self._num_ranks)
+        self._issuer = Issuer(self._group_id)
+        self._messenger = Messenger(self._messages, self._group_id)
 
     # The methods that CollectiveCalls calls.
 
@@ -177,6 +181,21 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         return CoalescedWork(works)
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+    def survive(self, timeout: timedelta | None = None) -> tuple[int, tuple[int, ...]]:
+        """ferry.torch_backend.survive()."""
+        if self._group.usable and self._messenger.is_busy():
+            raise InvalidArgument("survive: messages of this rank are in flight, and the group is usable")
+        self._issuer.close()
+        self._messenger.close()
+        self._messenger.join()
+        while True:
+            view = self._group.survive(timeout.total_seconds() if timeout else None)
+            try:
+                self._begin_view()
+                return view
+            except (PeerLost, Broken) as error:  # one more was lost meanwhile
+                _LOG.warning("rank %d: view %d ended at its beginning: %s", self.rank(), view[0], error)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout

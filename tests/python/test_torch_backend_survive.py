@@ -1,0 +1,113 @@
+"""ferry.torch_backend.survive(): ranks of a process group are killed, and the others go on with the same group."""
+
+import multiprocessing
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import ferry  # noqa: E402
+import ferry.torch_backend  # noqa: E402
+from ferry.testing import ranks  # noqa: E402
+
+SIZE = 4
+
+
+def all_calls(rank, members):
+    """Each collective with values that name the ranks; the blocks of lost ranks are not looked at."""
+    total = float(sum(members))
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [total] * 3
+    large = torch.full((100_000,), float(rank))
+    dist.all_reduce(large, op=dist.ReduceOp.AVG)
+    assert torch.equal(large, torch.full_like(large, total / len(members)))
+    rows, received = torch.arange(SIZE) + 10.0 * rank, torch.empty(SIZE)
+    dist.all_to_all_single(received, rows)
+    assert [received[peer] for peer in members] == [10.0 * peer + rank for peer in members]
+    parts = [torch.empty(2) for _ in range(SIZE)]
+    dist.all_gather(parts, torch.full((2,), float(rank)))
+    assert [parts[peer].tolist() for peer in members] == [[float(peer)] * 2 for peer in members]
+    part = torch.empty(1)
+    dist.reduce_scatter_tensor(part, rows)
+    assert part.item() == 10.0 * total + rank * len(members)
+    root = members[-1]
+    word = torch.full((2,), float(rank))
+    dist.broadcast(word, root)
+    assert word.tolist() == [float(root)] * 2
+    place = members.index(rank)
+    got = torch.empty(1)
+    works = [dist.isend(torch.tensor([float(rank)]), members[(place + 1) % len(members)]),
+             dist.irecv(got, members[place - 1])]
+    for work in works:
+        work.wait()
+    assert got.item() == members[place - 1]
+    dist.barrier()
+
+
+def lose(rank, victim, number, members):
+    """The victim is killed in a call of all; the others go on in the next view."""
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(ferry.PeerLost, match=f"lost rank {victim}") as caught:
+        while True:
+            dist.all_reduce(torch.ones(10_000))
+    assert caught.value.culprit == victim
+    assert ferry.torch_backend.survive() == (number, members)
+    all_calls(rank, members)
+    with pytest.raises(ferry.InvalidArgument, match=f"{victim}.*lacks"):
+        dist.broadcast(torch.ones(1), victim)
+    all_calls(rank, members)
+
+
+def survivor(rank, path, results):
+    try:
+        dist.init_process_group("cpu:ferry", init_method=f"file://{path}", rank=rank, world_size=SIZE,
+                                timeout=timedelta(seconds=30))
+        all_calls(rank, (0, 1, 2, 3))
+        waiting = dist.irecv(torch.empty(1), 0, tag=7) if rank != 0 else None  # rank 0 never sends it
+        lose(rank, 0, 2, (1, 2, 3))
+        with pytest.raises(ferry.Error):
+            waiting.wait()
+        lose(rank, 2, 3, (1, 3))
+        dist.destroy_process_group()
+        results.put((rank, "well"))
+    except BaseException as error:
+        results.put((rank, repr(error)))
+
+
+def test_two_ranks_of_a_process_group_are_killed(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=survivor, args=(rank, tmp_path / "meet", results)) for rank in range(SIZE)]
+    for process in processes:
+        process.start()
+    assert sorted(results.get(timeout=60) for _ in range(2)) == [(1, "well"), (3, "well")]
+    for process in processes:
+        process.join()
+
+
+@ranks(2, kind="threads", deadline=20)
+def test_a_message_in_flight_of_a_usable_group():
+    rank = dist.get_rank()
+    got = torch.empty(1)
+    work = dist.irecv(got, 1 - rank)
+    with pytest.raises(ferry.InvalidArgument, match="in flight"):
+        ferry.torch_backend.survive()
+    dist.barrier()
+    dist.isend(torch.ones(1), 1 - rank).wait()
+    work.wait()
+    assert ferry.torch_backend.survive() == (2, (0, 1))
+    dist.barrier()
+
+
+@ranks(2, kind="threads", deadline=20)
+def test_a_group_of_another_backend():
+    group = dist.new_group(backend="gloo")
+    with pytest.raises(ferry.InvalidArgument, match="Gloo, not ferry"):
+        ferry.torch_backend.survive(group)
