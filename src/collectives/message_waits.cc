@@ -31,7 +31,7 @@ Await Messages::awaiting(MessageState& message, const Status& death,
                          std::uint64_t events) noexcept {
   const int peer = message.source;
   const bool any = peer == MessageSpec::kAny;
-  any && death.ok() ? want_any() : want(any ? death.culprit() : peer);
+  any&& death.ok() ? want_any() : want(any ? death.culprit() : peer);
   Await await{.operation = message.spec.receives ? "recv" : "send",
               .number = message.number,
               .phase = message.spec.receives ? "a message" : "room",

@@ -32,8 +32,8 @@ struct CallTerms {
   DataType dtype = DataType::kBytes;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
-  std::int64_t count = 0;    // elements; of counts that all ranks give, the sum
-  std::uint64_t counts = 0;  // digest of counts that all ranks give
+  std::int64_t count = 0;    // elements; if all ranks give counts, their sum
+  std::uint64_t counts = 0;  // a digest of them, if all ranks give counts
   bool operator==(const CallTerms&) const = default;
 };
 

@@ -47,11 +47,11 @@ class CollectivesState {
   Status refuse(const Status& why);
   std::vector<std::string> latest_calls(int rank) const { return calls_.latest(rank); }
 
-  // A message of this rank.
+  // A message that this rank sends or receives.
   struct MessageSpot {
     bool receives = false;
-    const void* from = nullptr;  // of a send
-    void* to = nullptr;          // of a receive
+    const void* from = nullptr;  // the data to send
+    void* to = nullptr;          // where a receive writes
     std::int64_t count;          // elements
     DataType dtype;
     int peer;

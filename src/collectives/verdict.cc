@@ -38,8 +38,8 @@ std::string describe(const CallTerms& terms) {
 
 }  // namespace
 
-// A rank replaces the record of call m in call m + kRecords, which it comes to after this rank has
-// come to the call before that one. So those read here are whole.
+// A rank replaces its record of call m when it begins call m + kRecords. It begins that call only
+// after this rank has begun the call before it. So the records that are read here are whole.
 std::vector<std::string> Calls::latest(int rank) const {
   constexpr std::uint64_t kLatest = 10;
   static_assert(kLatest + 2 <= CollectivesLayout::kRecords);

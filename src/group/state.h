@@ -159,8 +159,8 @@ class GroupState {
   void ring() noexcept { flags_->ring(node_ranks_); }
   void ring(int rank) noexcept { flags_->ring({&rank, 1}); }
   RankCounters& counters() noexcept { return flags_->counters(); }  // of this rank
-  // Between nodes (between_nodes.cc); all but progress() only when there are several.
-  // Moves messages, on a rank that makes its own progress.
+  // The next functions are for groups of several nodes (between_nodes.cc). On one node only
+  // progress() may be called. It moves messages, on a rank that makes its own progress.
   bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
   // Sends and reads messages; nothing else does. True when something moved.
   bool move_messages();

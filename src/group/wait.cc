@@ -55,8 +55,9 @@ Status GroupState::wait(const Await& await, bool counts) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   const bool in_network = messages_ && !nodes_.progress.own_thread;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
-  std::int64_t began_ns = 0, peer_began_ns = 0;  // of all, and for this peer; 0: none
-  std::int64_t calm = 0;                         // turns of the loop since the last flag went up
+  // When the waits for all ranks and for `peer` began; 0: no wait has begun.
+  std::int64_t began_ns = 0, peer_began_ns = 0;
+  std::int64_t calm = 0;  // turns of the loop since the last flag went up
   CountedWait counted(survival_.num_waits());
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;

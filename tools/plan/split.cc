@@ -19,7 +19,7 @@ using internal::bytes_text;
 using internal::time_text;
 using nlohmann::ordered_json;
 
-constexpr int kMostDivided = 64;  // of --split all
+constexpr int kMostDivided = 64;  // the most ranks that --split all divides
 
 ordered_json window_json(const WindowBytes& window) {
   return {{"expected", window.expected}, {"worst", window.worst}};

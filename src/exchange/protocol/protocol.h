@@ -71,7 +71,7 @@ class Protocol {
   // its record is missing. In a broken group nothing is written: waits end by themselves there.
   void close() noexcept;
 
-  // Between two views of the group (next_view.cc). The caller's calls have ended.
+  // These run between two views of the group (next_view.cc), when the caller's calls have ended.
   void prepare(std::uint64_t next) noexcept { prepare(view_.control(setup_.rank), next, issued_); }
   // The same for a rank whose last operation has this number.
   static void prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t number) noexcept;
