@@ -19,6 +19,8 @@ enum class Counter : std::uint8_t {
   kPid,
   kDispatches,
   kCombines,
+  kCollectives,
+  kLatestCollective,
   kRowsSent,
   kRowsReceived,
   kBytesSent,
@@ -39,6 +41,8 @@ inline constexpr CounterName kCounterNames[] = {
     {"pid", "process of the rank", false},
     {"dispatches", "dispatches finished"},
     {"combines", "combines finished"},
+    {"collectives", "collectives begun"},
+    {"latest_collective", "kind of the latest collective, 0: none (CallKind)", false},
     {"rows_sent", "rows written to windows by dispatch"},
     {"rows_received", "rows received by dispatch"},
     {"bytes_sent", "bytes of rows written to windows by dispatch"},
@@ -51,7 +55,7 @@ static_assert(std::size(kCounterNames) == kNumCounters);
 
 // The beginning of the segment of a group.
 struct alignas(128) CountersHead {
-  static constexpr std::uint64_t kMagic = 0x31706f7479727266;  // this layout: "frrytop1"
+  static constexpr std::uint64_t kMagic = 0x32706f7479727266;  // this layout: "frrytop2"
   std::atomic<std::uint64_t> magic;  // stored last (release); readers are in other processes
   std::uint64_t group;               // a number that the nodes of a group have in common
   std::uint64_t num_ranks, rows_offset, row_bytes;
@@ -67,6 +71,9 @@ class RankCounters {
       : row_(reinterpret_cast<std::atomic<std::uint64_t>*>(row)) {}
   static std::size_t row_bytes(int num_ranks) noexcept;
 
+  void set(Counter counter, std::uint64_t value) noexcept {
+    row_[static_cast<int>(counter)].store(value, std::memory_order_relaxed);
+  }
   // Modulo 2^64: a counter is lowered by adding a negative number.
   void add(Counter counter, std::uint64_t value) noexcept { add(static_cast<int>(counter), value); }
   void waited(int peer, std::int64_t ns) noexcept {

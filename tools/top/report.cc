@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "collectives/record.h"
 #include "group/counters.h"
 #include "tools/text.h"
 
@@ -66,7 +67,9 @@ struct GroupRates {
     const auto idle = std::ranges::find_if_not(ranks, waits);
     const bool only = idle != ranks.end() && std::all_of(idle + 1, ranks.end(), waits);
     return only && ranks.size() > 1 && idle->waited() < 1 - kMostlyWaits &&
-                   (*idle)[Counter::kDispatches] + (*idle)[Counter::kCombines] == 0
+                   (*idle)[Counter::kDispatches] + (*idle)[Counter::kCombines] +
+                           (*idle)[Counter::kCollectives] ==
+                       0
                ? &*idle
                : nullptr;
   }
@@ -141,10 +144,19 @@ std::string most_waited(const Rates& rates) {
                      100 * *most);
 }
 
+// The collective that the rank came to last, and how many it has come to: "all_reduce 41". A number
+// of another program may be any.
+std::string latest_collective(const RankSample& now) {
+  const std::uint64_t number = now.totals[static_cast<std::size_t>(Counter::kCollectives)];
+  const std::uint64_t kind = now.totals[static_cast<std::size_t>(Counter::kLatestCollective)];
+  if (number == 0 || kind > static_cast<std::uint64_t>(internal::CallKind::kBarrier)) return "-";
+  return fmt::format("{} {}", internal::call_name(static_cast<internal::CallKind>(kind)), number);
+}
+
 using Row = std::vector<std::string>;
-const Row kHeading{"rank",      "host",    "pid",     "dispatches/s", "combines/s",
-                   "rows in/s", "written", "read",    "to nodes",     "waits",
-                   "most for",  "windows", "resident"};
+const Row kHeading{"rank",      "host",     "pid",     "dispatches/s", "combines/s",
+                   "rows in/s", "written",  "read",    "to nodes",     "waits",
+                   "most for",  "windows",  "resident", "latest collective"};
 
 Row row_of(const Rates& rates) {
   const RankSample& now = *rates.now;
@@ -160,7 +172,8 @@ Row row_of(const Rates& rates) {
           fmt::format("{:.0f} %", 100 * rates.waited()),
           most_waited(rates),
           bytes_text(now.totals[static_cast<std::size_t>(Counter::kWindowBytes)]),
-          bytes_text(now.resident_bytes)};
+          bytes_text(now.resident_bytes),
+          latest_collective(now)};
 }
 
 std::string aligned(const std::vector<Row>& rows) {
