@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ferry/collectives.h"
+#include "group/state.h"
 #include "victim.h"
 #include "view_rounds.h"
 
@@ -258,7 +259,8 @@ TEST_P(LaterView, SurviveIsRefusedDuringACall) {
     Status waited, refused;
     {
       const std::jthread other([&] { waited = group.barrier(); });
-      nap(50);
+      // A wait is counted when it is about to sleep.
+      for (int i = 0; i < 1000 && group.state()->survival().num_waits() == 0; ++i) nap(10);
       refused = group.survive();
       board.tell();
     }

@@ -154,9 +154,9 @@ std::string latest_collective(const RankSample& now) {
 }
 
 using Row = std::vector<std::string>;
-const Row kHeading{"rank",      "host",     "pid",     "dispatches/s", "combines/s",
-                   "rows in/s", "written",  "read",    "to nodes",     "waits",
-                   "most for",  "windows",  "resident", "latest collective"};
+const Row kHeading{"rank",      "host",    "pid",      "dispatches/s",     "combines/s",
+                   "rows in/s", "written", "read",     "to nodes",         "waits",
+                   "most for",  "windows", "resident", "latest collective"};
 
 Row row_of(const Rates& rates) {
   const RankSample& now = *rates.now;
