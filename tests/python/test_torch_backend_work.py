@@ -22,7 +22,10 @@ from ferry.torch_backend import work as works
 def test_a_callback_may_wait_for_a_collective(inner):
     """As PowerSGD's hook of DDP does."""
 
+    issued = threading.Event()  # the order of collectives must be that of the other rank
+
     def second(future):
+        assert issued.wait(10)
         tensor = future.value()[0]
         if inner == "future":
             return dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
@@ -35,6 +38,7 @@ def test_a_callback_may_wait_for_a_collective(inner):
     begun = threading.Event()
     first = dist.all_reduce(torch.ones(3), async_op=True)
     chained = [dist.all_reduce(torch.ones(3), async_op=True).get_future().then(second) for _ in range(5)]
+    issued.set()
     first.get_future().add_done_callback(lambda _: begun.set())
     for future in chained:
         done = threading.Event()

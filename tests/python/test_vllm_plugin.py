@@ -47,12 +47,16 @@ sys.modules.update({"vllm": types.ModuleType("vllm"), "vllm.platforms": types.Mo
                     "vllm.platforms.cpu": module})
 from ferry.vllm.platform import FerryCpuPlatform
 for backend, workers in (("mp", 1), ("uni", 1), ("mp", 2), ("ray", 1)):
-    parallel = types.SimpleNamespace(distributed_executor_backend=backend, world_size=workers)
-    FerryCpuPlatform.check_and_update_config(types.SimpleNamespace(parallel_config=parallel))
+    parallel = types.SimpleNamespace(distributed_executor_backend=backend, world_size=workers, nnodes=1,
+                                     tensor_parallel_size=workers)
+    FerryCpuPlatform.check_and_update_config(
+        types.SimpleNamespace(parallel_config=parallel, kv_transfer_config=None, ec_transfer_config=None))
     print(parallel.distributed_executor_backend)
 """
 
 
-@pytest.mark.parametrize("bound, said", [("nobind", "uni uni mp ray"), ("0|1", "mp mp mp ray"), (None, "mp mp mp ray")])
-def test_an_engine_of_one_worker_runs_it_itself_unless_threads_are_bound(monkeypatch, bound, said):
+@pytest.mark.parametrize("bound, said", [("nobind", "uni uni ferry.vllm.executor.EngineExecutor ray"),
+                                         ("0|1", "mp mp mp ray"), (None, "mp mp mp ray")],
+                         ids=["nobind", "0|1", "unset"])  # fmt: skip
+def test_an_engine_runs_its_first_worker_itself_unless_threads_are_bound(monkeypatch, bound, said):
     assert output_of(STAND_IN, monkeypatch, "VLLM_CPU_OMP_THREADS_BIND", bound).split() == said.split()
