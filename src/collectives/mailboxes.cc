@@ -107,7 +107,8 @@ KeptMessage* Mailboxes::find_kept(int sender, std::int64_t tag) noexcept {
 
 void Mailboxes::drop_kept(int sender, const KeptMessage& message) {
   senders_[sender].held -= message.held;
-  senders_[sender].kept.remove_if([&](const KeptMessage& kept) { return &kept == &message; });
+  std::list<KeptMessage>& kept = senders_[sender].kept;
+  kept.erase(std::ranges::find(kept, &message, [](const KeptMessage& each) { return &each; }));
 }
 
 }  // namespace ferry::internal

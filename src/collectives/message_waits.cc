@@ -52,7 +52,7 @@ Await Messages::awaiting(MessageState& message, const Status& death,
     await.stride_bytes = mailboxes_.sender_stride();
     await.value = mailboxes_.taken(peer) + 1;
     // There is no room to look behind the pieces in the mailbox, so no flag ends the wait.
-    if (!message.matched && mailboxes_.is_full(peer)) {
+    if (!message.matched && !receiving_[peer] && mailboxes_.is_full(peer)) {
       await.phase = "a message behind 64 MiB of others";
       await.value = ~std::uint64_t{0};
     }
@@ -96,7 +96,12 @@ Status Messages::await_event(std::uint64_t events, const MessageState* awaited) 
   for (const std::shared_ptr<MessageState>& message : pending_) {
     const bool late = message->time.passed();
     if (!late && !(looks && has_lost_peer(*message, death))) continue;
-    if (Status ended = group_.wait(awaiting(*message, death, events)); !ended.ok()) return ended;
+    Await last = awaiting(*message, death, events);
+    // Since the last look this rank has taken all that had come by then, so no flag ends the wait.
+    if (message->over) last.value = ~std::uint64_t{0};
+    const int peer = message->source != MessageSpec::kAny ? message->source : death.culprit();
+    message->over = late || peer < 0 || !receiving_[peer];
+    if (Status ended = group_.wait(last); !ended.ok()) return ended;
   }
   return {};
 }

@@ -38,12 +38,14 @@ void Messages::take_begun() {
     const std::lock_guard held(mutex_);
     begun.swap(begun_);
   }
-  for (const std::shared_ptr<MessageState>& message : begun) {
+  if (begun.empty()) return;
+  auto message = begun.begin();
+  pending_.splice(pending_.end(), begun);  // first, as meet() can throw
+  for (; message != pending_.end(); ++message) {
     for (int peer = 0; peer < group_.size(); ++peer)
-      if (message->spec.peer == peer || message->spec.peer == MessageSpec::kAny)
+      if ((*message)->spec.peer == peer || (*message)->spec.peer == MessageSpec::kAny)
         mailboxes_.meet(peer);
   }
-  pending_.splice(pending_.end(), begun);
 }
 
 // `awaited`: the message that the caller waits for; null: it waits for none of its own.
@@ -159,11 +161,11 @@ bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unm
 }
 
 bool Messages::match(MessageState& message, int sender) {
-  for (;;) {
-    if (KeptMessage* kept = mailboxes_.find_kept(sender, message.spec.tag)) {
-      if (claim(message, sender, kept->head)) take_kept(message, *kept);
-      return true;
-    }
+  if (KeptMessage* kept = mailboxes_.find_kept(sender, message.spec.tag)) {
+    if (claim(message, sender, kept->head)) take_kept(message, *kept);
+    return true;
+  }
+  for (;;) {  // what is kept here has another tag
     const PieceHead* piece = receiving_[sender] ? nullptr : mailboxes_.next(sender);
     if (piece == nullptr) return false;
     if (!mailboxes_.begins(sender) || piece->tag != message.spec.tag) {

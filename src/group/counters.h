@@ -42,7 +42,7 @@ inline constexpr CounterName kCounterNames[] = {
     {"dispatches", "dispatches finished"},
     {"combines", "combines finished"},
     {"collectives", "collectives begun"},
-    {"latest_collective", "kind of the latest collective, 0: none (CallKind)", false},
+    {"latest_collective", "kind of the latest collective (CallKind), 0: none, or a refusal", false},
     {"rows_sent", "rows written to windows by dispatch"},
     {"rows_received", "rows received by dispatch"},
     {"bytes_sent", "bytes of rows written to windows by dispatch"},

@@ -141,6 +141,26 @@ TEST(MessageWaits, ARankThatCannotKeepWhatComesNamesTheSenderAtItsDeadline) {
   });
 }
 
+// Rank 1 sends messages of another tag all the time, which wake the receiver.
+TEST(MessageWaits, ADeadlineHoldsWhileOtherMessagesCome) {
+  std::atomic<bool> over{false};
+  run_ranks(Mode::kThreads, 2, [&](const Group& group) {
+    Collectives collectives(group);
+    std::int32_t number = 0;
+    if (group.rank() == 1) {
+      while (!over.load() && collectives.send(&number, 1, DataType::kInt32, 0, 2).ok())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    const auto began = std::chrono::steady_clock::now();
+    const Status status = collectives.recv(&number, 1, DataType::kInt32, -1, 1, nullptr,
+                                           std::chrono::milliseconds(300));
+    over = true;
+    require_status(status, Code::kTimeout, {"recv"}, "recv");
+    require(std::chrono::steady_clock::now() - began < std::chrono::seconds(5), "took too long");
+  });
+}
+
 #ifdef FERRY_TESTS_BETWEEN_NODES
 // While `stalls`, packets stay where they are.
 class StallingTransport final : public PassingTransport {
