@@ -270,7 +270,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   std::exception_ptr raised;
   const int num_local = state.exchange.num_local_experts();
   const Experts experts = [&](std::span<const ExpertRows> ready) {
-    const nb::gil_scoped_acquire acquire;
+    const HeldGil held;
     try {
       call_experts(objects.experts, ready, num_local, config, input.library);
     } catch (const nb::python_error& error) {

@@ -62,6 +62,15 @@ void take_gil(PyThreadState* thread) noexcept {
   }
 }
 
+// As take_gil().
+HeldGil::HeldGil() noexcept {
+  try {
+    state_ = PyGILState_Ensure();
+  } catch (...) {
+    for (;;) pause();
+  }
+}
+
 // Python runs its signal handlers on the main thread only, so other threads return before they take
 // the GIL.
 bool signal_raised() noexcept {

@@ -33,6 +33,19 @@ bool signal_raised() noexcept;
 // ends, this never returns.
 void take_gil(PyThreadState* thread) noexcept;
 
+// Holds the GIL in a thread that C++ called. In a thread that comes while the interpreter ends, its
+// constructor never returns.
+class HeldGil {
+ public:
+  HeldGil() noexcept;
+  ~HeldGil() { PyGILState_Release(state_); }
+  HeldGil(const HeldGil&) = delete;
+  HeldGil& operator=(const HeldGil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 // Runs `call` without the GIL.
 template <typename Call>
 auto without_gil(const Call& call) {

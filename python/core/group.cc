@@ -72,7 +72,7 @@ PyGroup connect(const std::string& address, int rank, int size, const std::strin
 PyGroup from_all_gather(int rank, int size, const nb::callable& gather, const std::string& name,
                         double deadline, const std::string& topology) {
   const AllGather call = [&](const void* mine, void* all, std::size_t bytes) {
-    nb::gil_scoped_acquire acquire;
+    const HeldGil held;
     try {
       nb::object parts = gather(nb::bytes(mine, bytes));
       auto* out = static_cast<std::byte*>(all);

@@ -46,8 +46,9 @@ class Turn {
           object.name());
   }
   ~Turn() {
-    if constexpr (requires(T & value) { value.look(); }) held_->look();
     held_->busy.store(false, std::memory_order_release);  // partner: the constructor
+    // Last, as it may run code of Python, which may call this value.
+    if constexpr (requires(T & value) { value.look(); }) held_->look();
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;

@@ -111,9 +111,10 @@ class Messenger:
         return [work for work in self._pending if work.is_send]
 
     def join(self) -> None:
-        """Returns when the thread has ended. Call after the end of the group, which ends all messages."""
+        """Returns when the thread has ended, or after threads.LONGEST seconds, as it may run a callback that never
+        returns. Call after the end of the group, which ends all messages."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._serving)
+            self._changed.wait_for(lambda: not self._serving, threads.LONGEST)
 
     def _move(self, wait: bool) -> None:
         """Moves messages with the turn, which it gives up, and ends the works of those that have been moved."""

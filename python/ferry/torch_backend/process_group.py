@@ -243,9 +243,14 @@ _GROUPS: set[FerryGroup] = set()
 def _end_operations() -> None:
     """Ends the groups before the interpreter does: other ranks may need operations that this rank has issued, and no
     thread may be in the engine or in torch when the interpreter ends."""
+    at_once = getattr(sys, "last_type", None) is not None
     try:
         for group in list(_GROUPS):
-            group._end(at_once=getattr(sys, "last_type", None) is not None)
+            try:
+                group._end(at_once)
+            except KeyboardInterrupt:  # the operations of the other groups are not waited for
+                at_once = True
+                group._end(at_once)
     finally:
         threads.join()
 

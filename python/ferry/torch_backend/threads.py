@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Callable
 
-_LONGEST = 10.0  # seconds that an exit waits: a callback of the program may never return
+LONGEST = 10.0  # seconds that an exit waits: a callback of the program may never return
 
 
 class _Thread(threading.Thread):
@@ -28,8 +28,8 @@ def start(name: str, target: Callable[..., None], *args: Any) -> bool:
 
 
 def join() -> None:
-    """Returns when the threads have ended, or after _LONGEST seconds. Call when nothing is left for them to do."""
-    until = time.monotonic() + _LONGEST
+    """Returns when the threads have ended, or after LONGEST seconds. Call when nothing is left for them to do."""
+    until = time.monotonic() + LONGEST
     while (left := until - time.monotonic()) > 0:
         mine = [thread for thread in threading.enumerate() if isinstance(thread, _Thread)]
         if not mine:
