@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -259,8 +260,9 @@ TEST_P(LaterView, SurviveIsRefusedDuringACall) {
     Status waited, refused;
     {
       const std::jthread other([&] { waited = group.barrier(); });
+      const std::atomic<int>& num_waits = group.state()->survival().num_waits();
       // A wait is counted when it is about to sleep.
-      for (int i = 0; i < 1000 && group.state()->survival().num_waits() == 0; ++i) nap(10);
+      for (int i = 0; i < 1000 && num_waits.load(std::memory_order_relaxed) == 0; ++i) nap(10);
       refused = group.survive();
       board.tell();
     }
