@@ -121,18 +121,26 @@ class ThreadRendezvous final : public Rendezvous {
   bool alive(int) noexcept override { return true; }
   int pid(int) const noexcept override { return getpid(); }
 
-  // The first of the ranks makes their board, and the others find it.
+  // The first of the ranks makes their board, and the others find it. They meet there, so that the
+  // look of the deadline sees a rank that left before.
   std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
-                                    Deadline) override {
+                                    Deadline deadline) override {
+    auto made = std::make_unique<ThreadRendezvous>(board_of(members, name), rank(), nodes());
+    made->all_gather("", deadline);
+    return made;
+  }
+
+ private:
+  std::shared_ptr<Board> board_of(const std::vector<int>& members, const std::string& name) {
     const std::lock_guard lock(board_->mutex);
+    std::erase_if(board_->others, [](const auto& other) { return other.second.expired(); });
     std::weak_ptr<Board>& found = board_->others[name];
     std::shared_ptr<Board> board = found.lock();
     if (!board) found = board = std::make_shared<Board>(members);
     FERRY_CHECK(board->ranks.size(), ==, members.size());
-    return std::make_unique<ThreadRendezvous>(std::move(board), rank(), nodes());
+    return board;
   }
 
- private:
   void finish_gather() {
     board_->gathered = std::make_shared<const Texts>(std::move(board_->texts));
     board_->texts.assign(ranks().size(), {});

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -215,6 +216,20 @@ TEST_P(LaterView, ConfigurationsThatDifferOrAreRefused) {
     config.tp_size = 1;
     make();
     require_ok(group.barrier(), "the group goes on");
+  });
+}
+
+// The ranks of view 2 have met nowhere when one of them leaves.
+TEST_P(LaterView, ARankThatLeavesBeforeItMeetsTheOthersIsLost) {
+  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
+  run_ranks(GetParam(), kRanks, [](Group group) {
+    if (group.rank() == 0) return group.destroy();
+    survive(group, 2, 14);
+    if (group.rank() == 3) return group.destroy();
+    const auto began = std::chrono::steady_clock::now();
+    require_status(error_of([&] { Exchange(group, fault_config()); }), Code::kPeerLost,
+                   {"has left the group"}, "rank 3 left, and then others");
+    require(std::chrono::steady_clock::now() - began < std::chrono::seconds(5), "took too long");
   });
 }
 
