@@ -47,15 +47,17 @@ def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, t
     `group`: a process group of ferry on one host, by default that of all ranks. Ranks and the size of the group stay
     as they were. Later calls run among the ranks of the view: the tensors of a lost rank are not sent and have no
     defined contents when received, sums and means are those of the others, and a lost rank cannot be a root or a peer.
-    Works in flight end first. Raises Timeout with the number of a rank that is alive and has not come in `timeout`
-    (None: that of the group); the call may then be repeated, and no other call of the group be made.
+    Works in flight end first, and numbers of operations begin anew. Raises Timeout with the number of a rank that is
+    alive and has not come in `timeout` (None: that of the group); the new view then needs as long once more for its
+    memory. The call may be repeated after an error, and no other call of the group be made before.
     """
     from ferry.torch_backend.process_group import FerryGroup
 
     group = group or torch.distributed.group.WORLD
     backend = group if isinstance(group, FerryGroup) else group._get_backend(torch.device("cpu"))
     if not isinstance(backend, FerryGroup):
-        raise InvalidArgument(f"survive: the backend of the group is {type(backend).__name__}, not ferry")
+        raise InvalidArgument(f"survive: the backend of the group is {type(backend).__name__}, not ferry. With "
+                              f"TORCH_DISTRIBUTED_DEBUG=DETAIL torch adds checks that need all ranks")
     return backend.survive(timeout)
 
 

@@ -58,13 +58,11 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._store = store
         self._timeout = options.timeout
         self._group_id = str(options.group_id)
-        self._sequence = 0
         self._coalesced: list[dist.Work] | None = None
         self._begin_splitting()
         self._group = groups.init(all_gather=_gather_of(store, rank, size, options.timeout), rank=rank, size=size,
                                   name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
         self._begin_view()
-        self._num_messages = 0
         _GROUPS.add(self)
         if not _BACKEND:  # torch looks up the devices of a group by what is registered, and calls none of it
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM,
@@ -75,6 +73,10 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._calls = _core.Collectives(self._group)
         # Its window has the least size, as it moves messages alone.
         self._messages = _core.Collectives(self._group, window_bytes=128 * self._num_ranks)
+        self._sequence = self._num_messages = 0  # ranks may have stopped at different numbers
+        self._begin_threads()
+
+    def _begin_threads(self) -> None:
         self._issuer = Issuer(self._group_id)
         self._messenger = Messenger(self._messages, self._group_id)
 
@@ -190,7 +192,11 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._messenger.close()
         self._messenger.join()
         while True:
-            view = self._group.survive(timeout.total_seconds() if timeout else None)
+            try:
+                view = self._group.survive(timeout.total_seconds() if timeout else None)
+            except InvalidArgument:  # refused before the view ended, so its objects go on
+                self._begin_threads()
+                raise
             try:
                 self._begin_view()
                 return view
