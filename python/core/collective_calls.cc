@@ -299,26 +299,34 @@ int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
   return source;
 }
 
+namespace {
+
+// begin(collectives): begins a message to or from `data`. It is kept until it has ended.
+template <typename Begin>
+PyMessage keep_in_flight(const PyCollectives& self, const Buffer& data, const Begin& begin) {
+  const std::shared_ptr<HeldCollectives> held = self.get();
+  held->in_flight.push_back({begin(held->collectives), data.tensor.owner});
+  return held->in_flight.back();
+}
+
+}  // namespace
+
 PyMessage begin_send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
                      nb::handle deadline) {
   const Buffer data = read_needed(rows, "rows", false);
-  const std::shared_ptr<HeldCollectives> held = self.get();
-  held->in_flight.push_back(
-      {held->collectives.begin_send(data.data(), data.size() * data.bytes_each, data.dtype, peer,
-                                    tag, read_deadline(deadline)),
-       data.tensor.owner});
-  return held->in_flight.back();
+  return keep_in_flight(self, data, [&](Collectives& collectives) {
+    return collectives.begin_send(data.data(), data.size() * data.bytes_each, data.dtype, peer, tag,
+                                  read_deadline(deadline));
+  });
 }
 
 PyMessage begin_recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
                      nb::handle deadline) {
   const Buffer data = read_needed(rows, "rows", true);
-  const std::shared_ptr<HeldCollectives> held = self.get();
-  held->in_flight.push_back(
-      {held->collectives.begin_recv(data.data(), data.size() * data.bytes_each, data.dtype, peer,
-                                    tag, read_deadline(deadline)),
-       data.tensor.owner});
-  return held->in_flight.back();
+  return keep_in_flight(self, data, [&](Collectives& collectives) {
+    return collectives.begin_recv(data.data(), data.size() * data.bytes_each, data.dtype, peer, tag,
+                                  read_deadline(deadline));
+  });
 }
 
 void progress(const PyCollectives& self, bool wait) {

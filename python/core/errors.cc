@@ -51,25 +51,27 @@ std::chrono::nanoseconds to_deadline(double seconds) {
       std::chrono::duration<double>(seconds < kCentury ? seconds : kCentury));
 }
 
-// Before 3.14, Python ends such a thread by pthread_exit(), whose unwinding would end the process
-// at the first noexcept frame of C++. So the thread sleeps until the process has ended, as it does
-// from 3.14 on.
-void take_gil(PyThreadState* thread) noexcept {
+namespace {
+
+// Takes the GIL by `take`. Before 3.14, Python ends a thread that does so while the interpreter
+// ends by pthread_exit(), whose unwinding would end the process at the first noexcept frame of C++.
+// So the thread sleeps until the process has ended, as it does from 3.14 on.
+template <typename Take>
+auto take_or_sleep(const Take& take) noexcept {
   try {
-    PyEval_RestoreThread(thread);
+    return take();
   } catch (...) {
     for (;;) pause();
   }
 }
 
-// As take_gil().
-HeldGil::HeldGil() noexcept {
-  try {
-    state_ = PyGILState_Ensure();
-  } catch (...) {
-    for (;;) pause();
-  }
+}  // namespace
+
+void take_gil(PyThreadState* thread) noexcept {
+  take_or_sleep([&] { PyEval_RestoreThread(thread); });
 }
+
+HeldGil::HeldGil() noexcept : state_(take_or_sleep([] { return PyGILState_Ensure(); })) {}
 
 // Python runs its signal handlers on the main thread only, so other threads return before they take
 // the GIL.
