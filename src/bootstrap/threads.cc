@@ -121,8 +121,8 @@ class ThreadRendezvous final : public Rendezvous {
   bool alive(int) noexcept override { return true; }
   int pid(int) const noexcept override { return getpid(); }
 
-  // The first of the ranks makes their board, and the others find it. They meet there, so that the
-  // look of the deadline sees a rank that left before.
+  // The first of the ranks makes their board, and the others find it. They meet there at
+  // once: the look of the deadline sees a rank that has left already.
   std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
                                     Deadline deadline) override {
     auto made = std::make_unique<ThreadRendezvous>(board_of(members, name), rank(), nodes());

@@ -97,7 +97,8 @@ Status Messages::await_event(std::uint64_t events, const MessageState* awaited) 
     const bool late = message->time.passed();
     if (!late && !(looks && has_lost_peer(*message, death))) continue;
     Await last = awaiting(*message, death, events);
-    // Since the last look this rank has taken all that had come by then, so no flag ends the wait.
+    // This rank has taken everything that had come at the last look, and the message was not there.
+    // So the wait ends with an error: no flag reaches this value.
     if (message->over) last.value = ~std::uint64_t{0};
     const int peer = message->source != MessageSpec::kAny ? message->source : death.culprit();
     message->over = late || peer < 0 || !receiving_[peer];

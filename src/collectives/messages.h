@@ -50,7 +50,7 @@ struct MessageState {
   bool written = false;       // of a send: all bytes are in the mailbox, or on their way to it
   std::uint64_t departs = 0;  // of a send to another node that is written (Traffic::departed)
   bool whole = false;         // of a receive: all bytes have come
-  bool over = false;          // its deadline or its peer was gone at the last look of await_event()
+  bool over = false;          // at the last look, its time had passed or its peer was lost
   Status status;
   std::atomic<bool> ended{false};
 };
