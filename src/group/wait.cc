@@ -15,7 +15,9 @@ namespace ferry::internal {
 namespace {
 
 constexpr int kSpins = 2000;  // pauses before the first yield, with a processor for every thread
-constexpr int kSpinsCrowded = 20;             // and without
+constexpr int kSpinsCrowded = 20;  // and without
+// The same, if each look at the flags is a look at the network too, which costs as much as a yield.
+constexpr int kSpinsCrowdedNetwork = 1;
 constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 // The same, if the awaited rank may need this processor to move messages.
@@ -52,8 +54,9 @@ class CountedWait {
 }  // namespace
 
 Status GroupState::wait(const Await& await, bool counts) {
-  const int spins = await.crowded ? kSpinsCrowded : kSpins;
   const bool in_network = messages_ && !nodes_.progress.own_thread;
+  const int crowded_spins = in_network ? kSpinsCrowdedNetwork : kSpinsCrowded;
+  const int spins = await.crowded ? crowded_spins : kSpins;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
   // When the waits for all ranks and for `peer` began; 0: no wait has begun.
   std::int64_t began_ns = 0, peer_began_ns = 0;
