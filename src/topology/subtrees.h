@@ -53,8 +53,22 @@ class Subtrees {
   static constexpr int kMostItems = kMaxEntries * kMaxTpSize;
 
  private:
-  void insert(int subtree, int next_hop, std::int64_t item) noexcept;
-  void divide() noexcept;
+  void insert(int subtree, int next_hop, std::int64_t item) noexcept {
+    int at = num_items_++;
+    for (; at > 0 && subtree_[at - 1] > subtree; --at) {
+      subtree_[at] = subtree_[at - 1];
+      next_hop_[at] = next_hop_[at - 1];
+      items_[at] = items_[at - 1];
+    }
+    subtree_[at] = subtree;
+    next_hop_[at] = next_hop;
+    items_[at] = item;
+  }
+  void divide() noexcept {
+    for (int i = 0; i < num_items_; ++i) {
+      if (i == 0 || subtree_[i] != subtree_[i - 1]) begin_[num_subtrees_++] = i;
+    }
+  }
 
   const ForwardingTable* forwarding_;
   int num_subtrees_ = 0, num_items_ = 0;

@@ -14,6 +14,15 @@ constexpr std::size_t kUnitAlign = 16;
 
 constexpr std::size_t kFlagsBytes = 3 * sizeof(std::uint64_t) + sizeof(Code);
 constexpr std::size_t kUnitHeadBytes = 2 * sizeof(std::int32_t);
+// The offset of the places from the start of a summand: its owner and its weight come first.
+constexpr std::size_t kPlacesAt = sizeof(std::int32_t) + sizeof(float);
+
+// Makes `out` longer by `bytes`, and returns a writer for them.
+ByteWriter extend(std::vector<std::byte>& out, std::size_t bytes) {
+  const std::size_t begin = out.size();
+  out.resize(begin + bytes);
+  return ByteWriter(std::span(out).subspan(begin));
+}
 
 void put_flags(const RankFlags& flags, std::vector<std::byte>& out) {
   append(out, flags.progress);
@@ -84,12 +93,13 @@ bool read_record(std::span<const std::byte> body, const WindowLayout& layout,
 
 void append_destination(const WindowLayout& layout, const Destination& destination,
                         std::vector<std::byte>& destinations) {
-  append(destinations, destination.rank);
-  append(destinations, destination.row);
-  append(destinations, destination.section_rows);
-  append(destinations, bytes_of(destination.source));
-  append(destinations, bytes_of(std::span(destination.weights).first(layout.weights_per_row())));
-  append(destinations, bytes_of(std::span(destination.ids).first(layout.ids_per_row())));
+  ByteWriter writer = extend(destinations, destination_bytes(layout));
+  writer.put(destination.rank);
+  writer.put(destination.row);
+  writer.put(destination.section_rows);
+  writer.put_bytes(bytes_of(destination.source));
+  writer.put_bytes(bytes_of(std::span(destination.weights).first(layout.weights_per_row())));
+  writer.put_bytes(bytes_of(std::span(destination.ids).first(layout.ids_per_row())));
 }
 
 bool read_destination(const WindowLayout& layout, int num_ranks, const RowUnit& unit, int index,
@@ -163,7 +173,7 @@ bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& for
 }
 
 std::size_t summand_bytes(int tp_size) noexcept {
-  return sizeof(std::int32_t) + sizeof(float) + tp_size * 2 * sizeof(std::int32_t);
+  return kPlacesAt + tp_size * sizeof(Summand::Place);
 }
 
 Summand SumUnit::operator[](std::int64_t index) const {
@@ -176,17 +186,24 @@ Summand SumUnit::operator[](std::int64_t index) const {
   return term;
 }
 
+std::int32_t SumUnit::rank_of(std::int64_t index) const noexcept {
+  ByteReader reader(terms.subspan(index * summand_bytes(tp_size) + kPlacesAt));
+  return reader.get<Summand::Place>().rank;
+}
+
 void append_summand(const Summand& term, int tp_size, std::vector<std::byte>& terms) {
-  append(terms, term.owner);
-  append(terms, term.weight);
-  append(terms, bytes_of(std::span(term.places).first(tp_size)));
+  ByteWriter writer = extend(terms, summand_bytes(tp_size));
+  writer.put(term.owner);
+  writer.put(term.weight);
+  writer.put_bytes(bytes_of(std::span(term.places).first(tp_size)));
 }
 
 void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out) {
   const std::size_t bytes = summand_bytes(unit.tp_size);
-  append(out, static_cast<std::int64_t>(terms.size()));
-  for (const std::int64_t index : terms) append(out, unit.terms.subspan(index * bytes, bytes));
+  ByteWriter writer = extend(out, sizeof(std::int64_t) + terms.size() * bytes);
+  writer.put(static_cast<std::int64_t>(terms.size()));
+  for (const std::int64_t index : terms) writer.put_bytes(unit.terms.subspan(index * bytes, bytes));
 }
 
 bool read_sum_unit(ByteReader& reader, int tp_size, SumUnit& unit) {

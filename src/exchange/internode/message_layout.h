@@ -107,6 +107,8 @@ struct SumUnit {
   std::span<const std::byte> terms = {};  // written
 
   Summand operator[](std::int64_t index) const;
+  // The rank of the first place of a summand.
+  std::int32_t rank_of(std::int64_t index) const noexcept;
 };
 std::size_t summand_bytes(int tp_size) noexcept;
 void append_summand(const Summand& term, int tp_size, std::vector<std::byte>& terms);

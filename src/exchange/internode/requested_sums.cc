@@ -18,8 +18,7 @@ RequestedSums::RequestedSums(const SubtreeRule& rule, int level, const SumFormat
       sums_(terms_.size()) {}
 
 Subtrees RequestedSums::subtrees_of(const SumUnit& unit) const {
-  return {rule_, 0, unit.num_summands,
-          [&unit](std::int64_t term) { return unit[term].places[0].rank; }};
+  return {rule_, 0, unit.num_summands, [&unit](std::int64_t term) { return unit.rank_of(term); }};
 }
 
 void RequestedSums::add(const SumUnit& unit) {
