@@ -2,6 +2,8 @@
 // types, sizes, and windows that take them in one round and in many.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "collectives/calls.h"
 #include "exchange/frame.h"
 
@@ -20,17 +22,17 @@ void PrintTo(const Place& place, std::ostream* stream) {
 
 constexpr std::int64_t kWindows[] = {std::int64_t{2} << 20, 4096};  // one round, and many
 constexpr std::int64_t kSizes[] = {0, 1, 13, 700};
-constexpr std::int64_t kLargeSize = 300'000;
+constexpr std::int64_t kLargeSize = kSanitized ? 15'000 : 100'000;
 
 class CollectivesConformance : public testing::TestWithParam<Place> {
  protected:
-  // With the options of each window.
-  void on_ranks(const std::function<void(Collectives&)>& body) const {
+  // For each window, with its bytes.
+  void on_ranks(const std::function<void(Collectives&, std::int64_t)>& body) const {
     const Place& place = GetParam();
     const auto with_windows = [&](const Group& group) {
       for (const std::int64_t window_bytes : kWindows) {
         Collectives collectives(group, {.window_bytes = window_bytes});
-        body(collectives);
+        body(collectives, window_bytes);
       }
     };
     run_ranks(place.mode, place.ranks, with_windows, "",
@@ -39,14 +41,14 @@ class CollectivesConformance : public testing::TestWithParam<Place> {
 };
 
 TEST_P(CollectivesConformance, DataOfEveryTypeArrive) {
-  on_ranks([](Collectives& collectives) {
+  on_ranks([](Collectives& collectives, std::int64_t) {
     for (const DataType dtype : kEveryType)
       for (const std::int64_t count : kSizes) make_moves(collectives, {1, count, dtype});
   });
 }
 
 TEST_P(CollectivesConformance, ReductionsOfEveryTypeEqualTheOracle) {
-  on_ranks([](Collectives& collectives) {
+  on_ranks([](Collectives& collectives, std::int64_t) {
     for (const DataType dtype : kEveryType) {
       for (int op = 0; op <= static_cast<int>(ReduceOp::kBxor); ++op)
         for (const std::int64_t count : {1, 700})
@@ -56,8 +58,9 @@ TEST_P(CollectivesConformance, ReductionsOfEveryTypeEqualTheOracle) {
 }
 
 TEST_P(CollectivesConformance, LargeCalls) {
-  on_ranks([](Collectives& collectives) {
-    const std::int64_t count = kSanitized ? kLargeSize / 20 : kLargeSize;
+  on_ranks([](Collectives& collectives, std::int64_t window_bytes) {
+    // Enough for many rounds in each window.
+    const std::int64_t count = std::min(kLargeSize, 4 * window_bytes);
     make_moves(collectives, {3, count, DataType::kBf16});
     make_reductions(collectives, {4, count, DataType::kBf16}, ReduceOp::kAvg);
     make_reductions(collectives, {4, count, DataType::kFp32}, ReduceOp::kSum);
@@ -66,7 +69,7 @@ TEST_P(CollectivesConformance, LargeCalls) {
 }
 
 TEST_P(CollectivesConformance, MessagesArriveByRankAndTag) {
-  on_ranks([](Collectives& collectives) {
+  on_ranks([](Collectives& collectives, std::int64_t) {
     for (const std::int64_t count : kSizes)
       make_messages(collectives, {6, count, DataType::kInt16});
   });
@@ -74,7 +77,7 @@ TEST_P(CollectivesConformance, MessagesArriveByRankAndTag) {
 
 // A small call after a large one and the other way round: halves of the window change hands.
 TEST_P(CollectivesConformance, CallsOfManySizesInTurn) {
-  on_ranks([](Collectives& collectives) {
+  on_ranks([](Collectives& collectives, std::int64_t) {
     std::uint64_t seed = 7;
     for (int turn = 0; turn < 3; ++turn) {
       for (const std::int64_t count : {1, 5000, 3, 900, 0, 9000}) {

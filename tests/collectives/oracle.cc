@@ -24,7 +24,7 @@ double drawn_number(Random& random) {
     case 1: return -0.0;
     case 2: return std::numeric_limits<double>::infinity();
     case 3: return 1e-6;  // a subnormal of fp16
-    default: return std::ldexp(static_cast<double>(random.below(2001) - 1000), -7);
+    default: return static_cast<double>(random.below(2001) - 1000) / 128;
   }
 }
 
