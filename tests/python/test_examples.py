@@ -38,6 +38,7 @@ def test_attention_and_experts():
     assert run("attention_and_experts.py").splitlines() == TWO_PARTS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", ["host:2,rank:3+2", "host:2,rank:2+3"])  # parts on hosts of their own, or not
 def test_attention_and_experts_on_two_hosts_that_one_machine_plays(topology):
     launch = ["-m", "ferry", "launch", "-n", "5", "--", sys.executable]
@@ -64,6 +65,7 @@ def test_steps_of_the_tutorial(program):
     assert matches(lines, TUTORIAL_LINES[program]) == [True] * 4, lines
 
 
+@pytest.mark.long
 def test_the_last_step_of_the_tutorial_on_two_hosts_that_one_machine_plays():
     launch = [sys.executable, "-m", "ferry", "launch", "-n", "4", "--", sys.executable]
     done = subprocess.run([*launch, str(TUTORIAL / "step5_hosts.py")], capture_output=True, text=True, timeout=300,

@@ -140,6 +140,7 @@ def train(group, folder, steps):
     return b"".join(parameter.detach().numpy().tobytes() for parameter in layer.parameters())
 
 
+@pytest.mark.long
 def test_equal_after_a_restart_from_a_checkpoint(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "whole").mkdir(), (tmp_path / "parts").mkdir()
