@@ -1,10 +1,11 @@
 # CUDA ranks are built where nvcc is found, for the GPUs of today's data centres; PTX of the newest runs on later ones.
+# A cross build has none, because nvcc compiles for the processor of this machine.
 option(FERRY_CUDA "Build CUDA ranks: on where nvcc is found" ON)
 if(FERRY_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
-  if(NOT CMAKE_CUDA_COMPILER)
-    message(STATUS "no nvcc: ranks cannot be on GPUs")
+  if(CMAKE_CROSSCOMPILING OR NOT CMAKE_CUDA_COMPILER)
+    message(STATUS "no nvcc for ${CMAKE_SYSTEM_PROCESSOR}: ranks cannot be on GPUs")
     set(FERRY_CUDA OFF)
   endif()
 endif()
