@@ -116,8 +116,9 @@ def cuda_part(file):
     raise NoNotice(f"{file} is of a CUDA toolkit without a licence in {root}: build with -DFERRY_CUDA=OFF")
 
 
-def files_read(build, *without):
-    """The files outside this repository that the compiler read, as ninja listed them, for targets that are packed."""
+def files_read(build, debian, *without):
+    """The files of others that the compiler read, as ninja listed them, for targets that are packed: those outside this
+    repository, and in it those of a sysroot and of .venv."""
     program = re.search(r"^CMAKE_MAKE_PROGRAM:\w+=(.*)$", (Path(build) / "CMakeCache.txt").read_text(), flags=re.M)[1]
     listed = subprocess.run([program, "-C", str(build), "-t", "deps"], check=True, capture_output=True, text=True)
     found, wanted = set(), False
@@ -127,7 +128,7 @@ def files_read(build, *without):
         elif wanted and line.strip():
             found.add(Path(build, line.strip()).resolve())
     ours = {ROOT, Path(build).resolve()}
-    return sorted(file for file in found if "site-packages" in file.parts or
+    return sorted(file for file in found if "site-packages" in file.parts or debian.has(file) or
                   not any(file.is_relative_to(folder) for folder in ours))
 
 
@@ -198,7 +199,7 @@ def add_to_wheel(wheel, build, sysroot):
         wheel_tool("unpack", "--dest", work, wheel)
         folder, = Path(work).iterdir()
         info, = folder.glob("*.dist-info")
-        parts = compiled_in(files_read(build), debian)
+        parts = compiled_in(files_read(build, debian), debian)
         for name, part in bundled(folder, debian, Path(place).resolve()).items():
             parts[name] = part
         parts = [parts[name] for name in sorted(parts)]
@@ -253,7 +254,8 @@ def extract(wheel):
 
 def notices_text(build):
     """Debian packages link their libraries, so that they need the notices of what is compiled in only."""
-    parts = compiled_in(files_read(build, "python/"), Debian())
+    debian = Debian()
+    parts = compiled_in(files_read(build, debian, "python/"), debian)
     return (ROOT / "LICENSE").read_text() + "".join(
         f"{RULE}{name} {parts[name].version}{RULE}\n{parts[name].text}" for name in sorted(parts))
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -90,6 +91,18 @@ def test_what_is_compiled_in_needs_a_project(sysroot):
     with pytest.raises(notices.NoNotice, match="other.h is of no Debian package, and of no project"):
         notices.compiled_in([sysroot / "usr/lib/other.h"], debian)
     assert notices.compiled_in([Path("/usr/include/stdio.h")], debian) == {}  # of the toolchain
+
+
+def test_headers_of_a_sysroot_inside_this_repository_are_of_others(sysroot, tmp_path, monkeypatch):
+    monkeypatch.setattr(notices, "ROOT", tmp_path)
+    (build := tmp_path / "build").mkdir()
+    (build / "CMakeCache.txt").write_text(f"CMAKE_MAKE_PROGRAM:FILEPATH={shutil.which('ninja')}\n")
+    (build / "build.ninja").write_text("rule compile\n"
+                                       "  command = echo 'o: ../sysroot/usr/lib/libx.so.1 ../ours.h' > o.d && touch o\n"
+                                       "  depfile = o.d\n  deps = gcc\nbuild o: compile\n")  # fmt: skip
+    (tmp_path / "ours.h").touch()
+    subprocess.run(["ninja", "-C", str(build)], check=True)
+    assert notices.files_read(build, notices.Debian(sysroot)) == [sysroot / "usr/lib/libx.so.1"]
 
 
 WHEELS = sorted(ROOT.glob("build/wheels/ferry_ep-*.whl"))
