@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -390,13 +391,17 @@ def test_a_late_rank_is_named_with_the_collective(tmp_path):
         assert "the latest calls of rank 1:\n  1: barrier\n  2: broadcast of fp32, 4 elements, root 2" in log, log
 
 
+DRAWING = threading.Lock()  # ranks that are threads share torch's generator
+
+
 @ranks(2, kind="threads")
 def test_data_parallel_and_sharded_steps_have_the_bits_of_one_order():
     from torch.distributed.fsdp import fully_shard
 
     def model():
-        torch.manual_seed(0)
-        return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        with DRAWING:
+            torch.manual_seed(0)
+            return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
 
     def batch(rank):
         return torch.randn(8, 16, generator=torch.Generator().manual_seed(rank))
