@@ -109,12 +109,12 @@ class FERRY_EXPORT Group {
   // Collective among the ranks of the view that live, when the group is broken or one of them wants
   // to end the view. Ends the view, and begins the next one, without the ranks that died or left.
   // No other call of this rank on the group or its exchanges may be in progress; kInvalidArgument
-  // if another thread is seen to wait in one. Operations in flight end with an error; exchanges go
-  // on, with their memory. Exchanges and collectives that are made later are of the ranks of the
-  // view; unless the configuration places the experts, these ranks own them. A rank that is alive
-  // is waited for until the deadline (0: that of the group), then the error is kTimeout, with its
-  // number, and the call may be repeated. Only on one node: otherwise the error is
-  // kInvalidArgument, and a new group is needed.
+  // if another thread is seen to wait in one, makes an exchange or is in survive(). Operations in
+  // flight end with an error; exchanges go on, with their memory. Exchanges and collectives that
+  // are made later are of the ranks of the view; unless the configuration places the experts, these
+  // ranks own them. A rank that is alive is waited for until the deadline (0: that of the group),
+  // then the error is kTimeout, with its number, and the call may be repeated. Only on one node:
+  // otherwise the error is kInvalidArgument, and a new group is needed.
   [[nodiscard]] Status survive(std::chrono::nanoseconds deadline = {}) noexcept;
 
   // Leaves the group. Local, returns at once. Ranks that later wait for this one get kPeerLost at

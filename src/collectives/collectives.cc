@@ -40,10 +40,13 @@ const CollectivesState& made(const std::shared_ptr<CollectivesState>& state) {
 
 // The calls have the parameters that MPI's calls of these names have.
 // NOLINTBEGIN(readability-function-size)
-Collectives::Collectives(const Group& group, const CollectivesOptions& options)
-    : state_(std::make_shared<CollectivesState>(group.state(), options)) {}
+Collectives::Collectives(const Group& group, const CollectivesOptions& options) {
+  const internal::Making counted(group.state());
+  state_ = std::make_shared<CollectivesState>(group.state(), options);
+}
 
 void Collectives::refuse(const Group& group, const Status& why) {
+  const internal::Making counted(group.state());
   internal::GroupState& members = internal::usable(group.state());
   internal::refuse_setup(members, Error(why.code(), why.message(), why.culprit()),
                          members.deadline());

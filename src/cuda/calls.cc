@@ -57,8 +57,10 @@ const std::int64_t* Handle::device_running_rows_per_rank() const noexcept {
   return route_ ? route_->view.counts.running_rows_per_rank : nullptr;
 }
 
-Exchange::Exchange(const Group& group, const ExchangeConfig& config, int device)
-    : state_(std::make_shared<CudaExchange>(group.state(), config, device)) {}
+Exchange::Exchange(const Group& group, const ExchangeConfig& config, int device) {
+  const internal::Making counted(group.state());
+  state_ = std::make_shared<CudaExchange>(group.state(), config, device);
+}
 
 Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept {
   return guarded(state_, [&](CudaExchange& state) { return state.dispatch(args, received); });

@@ -12,10 +12,13 @@ using internal::ExchangeState;
 using internal::guarded;
 using internal::made;
 
-Exchange::Exchange(const Group& group, const ExchangeConfig& config)
-    : state_(std::make_shared<ExchangeState>(group.state(), config)) {}
+Exchange::Exchange(const Group& group, const ExchangeConfig& config) {
+  const internal::Making counted(group.state());
+  state_ = std::make_shared<ExchangeState>(group.state(), config);
+}
 
 void Exchange::refuse(const Group& group, const Status& why) {
+  const internal::Making counted(group.state());
   internal::GroupState& members = internal::usable(group.state());
   internal::refuse_setup(members, Error(why.code(), why.message(), why.culprit()),
                          members.deadline());

@@ -62,9 +62,11 @@ class Survival {
   };
   Meeting& meeting() noexcept { return meeting_; }
 
-  // Calls of this rank that have waited for a millisecond or more, and still wait. Relaxed: only
-  // survive() in another thread reads it, to refuse.
-  std::atomic<int>& num_waits() noexcept { return num_waits_; }
+  // Calls of this rank that make an object of the group, or have waited for a millisecond or more
+  // and still wait. While there is one, survive() in another thread is refused.
+  std::atomic<int>& num_calls() noexcept { return num_calls_; }
+  // Whether a thread of this rank is in survive().
+  std::atomic<bool>& surviving() noexcept { return surviving_; }
 
   void prepare(std::uint64_t next) noexcept;
   void begin(View view) noexcept;
@@ -74,7 +76,8 @@ class Survival {
   std::vector<bool> is_member_;  // [ranks]
   Status loss_;
   Meeting meeting_;
-  std::atomic<int> held_{0}, num_waits_{0};
+  std::atomic<int> held_{0}, num_calls_{0};
+  std::atomic<bool> surviving_{false};
   std::mutex mutex_;
   // Guarded by the mutex.
   std::uint64_t prepared_ = 0;  // the last view for which this rank prepared
@@ -83,6 +86,20 @@ class Survival {
 };
 
 class GroupState;
+
+// A call of this rank that makes an object of a group, which takes several meetings of one view. It
+// and survive() in another thread refuse each other.
+class Making {
+ public:
+  // Throws Error while survive() runs. Without a group it does nothing.
+  explicit Making(std::shared_ptr<GroupState> group);
+  ~Making();
+  Making(const Making&) = delete;
+  Making& operator=(const Making&) = delete;
+
+ private:
+  std::shared_ptr<GroupState> group_;
+};
 
 // Collective: where the ranks of the view meet to make objects. Throws Error if they do not meet.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by);

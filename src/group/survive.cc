@@ -55,8 +55,11 @@ class ViewChange {
   explicit ViewChange(GroupState& group)
       : group_(group), view_(group.survival_.view()), next_(view_.number + 1) {}
 
+  Status run(std::chrono::nanoseconds limit) noexcept;
   // Why the view ends, if this rank sees that a rank died or left; else ok.
   static Status find_loss(const GroupState& group) noexcept;
+
+ private:
   // An error of this rank, which has changed nothing.
   Status check() const;
   // Ends the calls of all ranks in the view.
@@ -67,8 +70,6 @@ class ViewChange {
   Status await(CallTime& time) noexcept;
   // Call when all seats are decided.
   void begin() noexcept;
-
- private:
   std::vector<int> decide_seats() noexcept;
 
   GroupState& group_;
@@ -76,15 +77,45 @@ class ViewChange {
   const std::uint64_t next_;
 };
 
+// Sequentially consistent on both words: of a thread that makes an object and one that calls
+// survive(), at least one sees the other.
+Making::Making(std::shared_ptr<GroupState> group) : group_(std::move(group)) {
+  if (!group_) return;
+  Survival& survival = group_->survival();
+  survival.num_calls().fetch_add(1, std::memory_order_seq_cst);
+  if (!survival.surviving().load(std::memory_order_seq_cst)) return;
+  survival.num_calls().fetch_sub(1, std::memory_order_release);
+  throw Error(Code::kInvalidArgument,
+              fmt::format("another thread of rank {} is in survive(); make objects after it",
+                          group_->rank()),
+              group_->rank());
+}
+
+Making::~Making() {
+  if (group_) group_->survival().num_calls().fetch_sub(1, std::memory_order_release);
+}
+
 Status GroupState::survive(std::chrono::nanoseconds limit) noexcept {
-  CallTime time(limit.count() > 0 ? limit : options_.deadline);
-  if (verdict_.closed.load(std::memory_order_acquire)) return verdict();  // partner: leave
-  ViewChange change(*this);
-  if (Status status = change.check(); !status.ok()) return status;
-  change.end();
-  if (Status status = change.come(); !status.ok()) return status;
-  if (Status status = change.await(time); !status.ok()) return status;
-  change.begin();
+  std::atomic<bool>& surviving = survival_.surviving();
+  // Sequentially consistent: partner: Making.
+  if (surviving.exchange(true, std::memory_order_seq_cst)) {
+    return {Code::kInvalidArgument,
+            fmt::format("survive: another thread of rank {} is in survive()", rank_), rank_};
+  }
+  Status status = ViewChange(*this).run(limit.count() > 0 ? limit : options_.deadline);
+  surviving.store(false, std::memory_order_release);
+  return status;
+}
+
+Status ViewChange::run(std::chrono::nanoseconds limit) noexcept {
+  CallTime time(limit);
+  // Acquire: partner: leave().
+  if (group_.verdict_.closed.load(std::memory_order_acquire)) return group_.verdict();
+  if (Status status = check(); !status.ok()) return status;
+  end();
+  if (Status status = come(); !status.ok()) return status;
+  if (Status status = await(time); !status.ok()) return status;
+  begin();
   return {};
 }
 
@@ -102,10 +133,11 @@ Status ViewChange::check() const {
         fmt::format("survive: {} exchanges of CUDA ranks cannot go on; destroy them first", held),
         group_.rank_};
   }
-  if (group_.survival_.num_waits().load(std::memory_order_relaxed) > 0) {
+  // Sequentially consistent: partner: Making.
+  if (group_.survival_.num_calls().load(std::memory_order_seq_cst) > 0) {
     return {Code::kInvalidArgument,
-            fmt::format("survive: another thread of rank {} waits in a call of this group; let its "
-                        "calls end first",
+            fmt::format("survive: another thread of rank {} waits in a call of this group, or "
+                        "makes an object of it; let its calls end first",
                         group_.rank_),
             group_.rank_};
   }

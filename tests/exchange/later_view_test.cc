@@ -263,6 +263,12 @@ TEST_P(LaterView, AnExchangeDestroyedBeforeSurviveIsRepeated) {
             "", {.deadline = std::chrono::seconds(10)});
 }
 
+// Until a call of another thread of this rank is counted: one that waits when it is about to sleep.
+void await_call(const Group& group) {
+  const std::atomic<int>& num_calls = group.state()->survival().num_calls();
+  for (int i = 0; i < 1000 && num_calls.load(std::memory_order_relaxed) == 0; ++i) nap(10);
+}
+
 // Another thread of rank 0 waits in a barrier.
 TEST_P(LaterView, SurviveIsRefusedDuringACall) {
   if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
@@ -275,15 +281,67 @@ TEST_P(LaterView, SurviveIsRefusedDuringACall) {
     Status waited, refused;
     {
       const std::jthread other([&] { waited = group.barrier(); });
-      const std::atomic<int>& num_waits = group.state()->survival().num_waits();
-      // A wait is counted when it is about to sleep.
-      for (int i = 0; i < 1000 && num_waits.load(std::memory_order_relaxed) == 0; ++i) nap(10);
+      await_call(group);
       refused = group.survive();
       board.tell();
     }
     require_status(refused, Code::kInvalidArgument, {"another thread of rank 0"}, "survive");
     require_ok(waited, "the barrier of the other thread");
     require(group.usable() && group.view().number == 1, "the view goes on");
+  });
+}
+
+// Another thread of rank 0 makes an exchange, for which rank 1 has not come yet.
+TEST_P(LaterView, SurviveIsRefusedWhileAnExchangeIsMade) {
+  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
+  const SharedBoard board;
+  run_ranks(GetParam(), 2, [&](Group group) {
+    if (group.rank() == 1) {
+      board.await_told(1);
+      const Exchange exchange(group, fault_config());
+      return require_ok(group.barrier(), "barrier");
+    }
+    Status refused;
+    std::optional<Exchange> made;
+    {
+      const std::jthread other([&] { made.emplace(group, fault_config()); });
+      await_call(group);
+      refused = group.survive();
+      board.tell();
+    }
+    require_status(refused, Code::kInvalidArgument, {"another thread of rank 0", "makes"},
+                   "beside");
+    require(made.has_value(), "the other thread made its exchange");
+    require_ok(group.barrier(), "barrier");
+    require(group.usable() && group.view().number == 1, "the view goes on");
+  });
+}
+
+// Another thread of rank 0 is in survive(), to which rank 1 has not come yet.
+TEST_P(LaterView, ASecondSurviveAndACreationAreRefusedDuringSurvive) {
+  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
+  const SharedBoard board;
+  run_ranks(GetParam(), 2, [&](Group group) {
+    if (group.rank() == 1) {
+      board.await_told(1);
+      require_ok(group.survive(), "survive");
+    } else {
+      Status survived, second, made;
+      {
+        const std::jthread other([&] { survived = group.survive(); });
+        const std::atomic<bool>& surviving = group.state()->survival().surviving();
+        for (int i = 0; i < 1000 && !surviving.load(std::memory_order_relaxed); ++i) nap(10);
+        second = group.survive(std::chrono::seconds(1));
+        made = error_of([&] { Exchange(group, fault_config()); });
+        board.tell();
+      }
+      for (const Status& status : {second, made})
+        require_status(status, Code::kInvalidArgument, {"another thread of rank 0"}, "beside");
+      require_ok(survived, "survive of the other thread");
+    }
+    require(group.usable() && group.view().number == 2, "view 2 began");
+    const Exchange exchange(group, fault_config());
+    require_ok(group.barrier(), "barrier");
   });
 }
 
