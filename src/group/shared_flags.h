@@ -29,6 +29,8 @@ struct alignas(128) GroupSlot {
   std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
   std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
   std::atomic<std::uint64_t> barriers[2];  // [view % 2] its barriers before that view
+  // AbortWord with the number of the last view in which this rank could not meet the others.
+  std::atomic<std::uint64_t> unmet;
   alignas(128) char report[kReportBytes];
   std::byte pieces[2][kBytes];
 
@@ -120,6 +122,16 @@ class SharedFlags {
   // has_left().
   void set_left(int rank) noexcept {
     abort_[rank].fetch_or(AbortWord::kLeft, std::memory_order_release);
+  }
+
+  // The AbortWord of a rank that could not meet the others of this view; kNone: it could, or has
+  // not tried. The word publishes no other memory.
+  std::uint64_t unmet(int rank) const noexcept {
+    const std::uint64_t word = slots_[rank].unmet.load(std::memory_order_relaxed);
+    return word >> AbortWord::kViewShift == view_ ? word & AbortWord::kMask : AbortWord::kNone;
+  }
+  void set_unmet(int rank, std::uint64_t word) noexcept {
+    slots_[rank].unmet.store(least_abort_word() | word, std::memory_order_relaxed);
   }
 
   // Decides the seat of a rank in a view, unless it is decided. Returns the seat.

@@ -58,6 +58,10 @@ class ViewChange {
   Status run(std::chrono::nanoseconds limit) noexcept;
   // Why the view ends, if this rank sees that a rank died or left; else ok.
   static Status find_loss(const GroupState& group) noexcept;
+  // Why the ranks of the view cannot meet; ok: this rank sees no reason.
+  static Status find_absence(const GroupState& group) noexcept;
+  // This rank could not meet the others of the view, and none of them waits for it.
+  static void tell_absence(GroupState& group, const Error& why) noexcept;
 
  private:
   // An error of this rank, which has changed nothing.
@@ -154,6 +158,27 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
   return {};
 }
 
+Status ViewChange::find_absence(const GroupState& group) noexcept {
+  if (Status loss = find_loss(group); !loss.ok()) return loss;
+  for (const int rank : group.view().members) {
+    const std::uint64_t word = group.flags_->unmet(rank);
+    if (word == AbortWord::kNone) continue;
+    const Code code = AbortWord::code(word);
+    const int culprit = AbortWord::culprit(word) < 0 ? rank : AbortWord::culprit(word);
+    return {code,
+            fmt::format("{} could not meet the others in view {} ({}{}), and so nothing is made in "
+                        "this view",
+                        group.name_of(rank), group.view().number, code_name(code),
+                        culprit == rank ? "" : fmt::format(" because of rank {}", culprit)),
+            culprit};
+  }
+  return {};
+}
+
+void ViewChange::tell_absence(GroupState& group, const Error& why) noexcept {
+  group.flags_->set_unmet(group.rank_, AbortWord::make(why.code(), why.culprit()));
+}
+
 // While they meet, no connection shows that a rank which has not come is lost.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   const View& view = group.view();
@@ -163,13 +188,14 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   if (place) return *place;
   const std::function<void()> look = [&] {
     by.look([](const Error& why) { throw why; });
-    require_ok(ViewChange::find_loss(group));
+    require_ok(ViewChange::find_absence(group));
   };
   try {
     place = group.rendezvous().among(view.members, fmt::format("{:016x} {}", id, view.number),
                                      by.looking(look));
   } catch (const Error& error) {
     failure = error;
+    ViewChange::tell_absence(group, error);
     throw;
   }
   return *place;

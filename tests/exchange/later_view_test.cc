@@ -2,6 +2,8 @@
 // also without rank 0, where all ranks met.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -347,6 +349,43 @@ TEST_P(LaterView, ASecondSurviveAndACreationAreRefusedDuringSurvive) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, LaterView, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, LaterView, testing::Values(Mode::kProcesses));
+
+// A rank may open no socket where the ranks of view 2 meet: the one to which the others connect, or
+// another one. The others get its name at once, and in view 3 all meet.
+TEST(LaterViewMeeting, ARankThatCannotMeetTheOthersIsNamed) {
+  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
+  for (const int refused : {1, 2}) {
+    run_ranks(
+        Mode::kProcesses, kRanks,
+        [&](Group group) {
+          if (group.rank() == 0) return group.destroy();
+          survive(group, 2, 14);
+          rlimit usual{};
+          require(getrlimit(RLIMIT_NOFILE, &usual) == 0, "getrlimit");
+          const int next = dup(0);
+          close(next);
+          const rlimit full{static_cast<rlim_t>(next), usual.rlim_max};
+          if (group.rank() == refused) require(setrlimit(RLIMIT_NOFILE, &full) == 0, "setrlimit");
+          const auto began = std::chrono::steady_clock::now();
+          const auto make = [&] { Exchange(group, fault_config()); };
+          for (int i = 0; i < 2; ++i) {
+            const Status status = error_of(make);
+            require(status.code() == Code::kSystem, status.message());
+            if (group.rank() == refused) continue;
+            require(status.culprit() == refused, status.message());
+            require_status(status, Code::kSystem, {"rank " + std::to_string(refused)}, "others");
+          }
+          require(std::chrono::steady_clock::now() - began < std::chrono::seconds(5), "too long");
+          require(group.usable(), "the view goes on");
+          require_ok(group.barrier(), "all have seen it");
+          require(setrlimit(RLIMIT_NOFILE, &usual) == 0, "setrlimit");
+          survive(group, 3, 14);
+          make();
+          require_ok(group.barrier(), "an exchange of view 3");
+        },
+        "", {.deadline = std::chrono::seconds(20)});
+  }
+}
 
 // Rank 0 is killed, and then another one while the others make an exchange in view 2: before it has
 // come to where they meet, or after they have met there.
