@@ -26,6 +26,8 @@ struct CollectivesOptions {
   std::chrono::nanoseconds deadline{0};
   // Bytes of the window of each rank, through which data are moved in chunks. Equal on all ranks.
   std::int64_t window_bytes = std::int64_t{2} << 20;
+  // The deadline of the creation; 0: that of the group.
+  std::chrono::nanoseconds creation_deadline{0};
 };
 
 // A message that a rank has begun to send or to receive. Copies are the same message.

@@ -340,13 +340,14 @@ int finish(const PyMessage& self) {
   return self.message.source();
 }
 
-PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
-                               std::int64_t window_bytes) {
+PyCollectives make_collectives(const PyGroup& group, nb::handle deadline, std::int64_t window_bytes,
+                               nb::handle creation_deadline) {
   Group members = group.get();
   CollectivesOptions options;
   options.window_bytes = window_bytes;
   try {
     options.deadline = read_deadline(deadline);
+    options.creation_deadline = read_deadline(creation_deadline);
   } catch (const Error& error) {
     const Status refusal(error.code(), error.what(), members.rank());
     without_gil([&] { Collectives::refuse(members, refusal); });

@@ -46,8 +46,8 @@ struct PyCollectives : Closable<HeldCollectives> {
   using Closable::Closable;
 };
 
-PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
-                               std::int64_t window_bytes);
+PyCollectives make_collectives(const PyGroup& group, nb::handle deadline, std::int64_t window_bytes,
+                               nb::handle creation_deadline);
 
 void all_to_all_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle out_counts,
                   nb::handle in_counts, nb::handle deadline);

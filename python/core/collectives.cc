@@ -123,14 +123,15 @@ void bind_collectives(nb::module_& module) {
   nb::class_<PyCollectives> type(module, "Collectives", kCollectivesDoc);
   type.def(
           "__init__",
-          [](PyCollectives* self, const PyGroup& group, nb::handle limit,
-             std::int64_t window_bytes) {
-            new (self) PyCollectives(make_collectives(group, limit, window_bytes));
+          [](PyCollectives* self, const PyGroup& group, nb::handle limit, std::int64_t window_bytes,
+             nb::handle creation) {
+            new (self) PyCollectives(make_collectives(group, limit, window_bytes, creation));
           },
           arg("group"), nb::kw_only(), deadline(),
           arg("window_bytes") = CollectivesOptions().window_bytes,
+          arg("creation_deadline").none() = nb::none(),
           nb::sig("def __init__(self, group: Group, *, deadline: float | None = None, "
-                  "window_bytes: int = 2097152) -> None"))
+                  "window_bytes: int = 2097152, creation_deadline: float | None = None) -> None"))
       .def_prop_ro(
           "rank", [](const PyCollectives& self) { return self.get()->collectives.rank(); },
           "This rank, 0 to size - 1.")

@@ -53,6 +53,7 @@ inline constexpr const char* kCollectivesDoc =
 group: of ferry.init, ferry.spawn or ferry.run_threads.
 deadline: seconds that a call may wait; None: the deadline of the group.
 window_bytes: the memory of each rank through which its data pass, in chunks; equal on all ranks.
+creation_deadline: seconds in which the ranks must come to make it; None: the deadline of the group.
 
 Arrays have any shape and are taken as their elements in memory order. Counts are in elements, a
 list of one for each rank. Elements of any type can be moved; bf16, fp16, float32, float64, integers

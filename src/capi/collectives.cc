@@ -63,9 +63,10 @@ ferry::CollectivesOptions to_options(const ferry_collectives_options* given) {
   ferry::CollectivesOptions options;
   if (given == nullptr) return options;
   const auto c = ferry::capi::read(given, "ferry_collectives_options");
-  auto& [deadline, window_bytes] = options;
+  auto& [deadline, window_bytes, creation_deadline] = options;
   deadline = std::chrono::nanoseconds(c.deadline_ns);
   window_bytes = or_default(c.window_bytes, window_bytes);
+  static_cast<void>(creation_deadline);  // that of the group
   return options;
 }
 

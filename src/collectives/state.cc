@@ -59,9 +59,10 @@ void check_options(const CollectivesOptions& options, int num_ranks) {
                 fmt::format("window_bytes is {}, need {} to {} for {} ranks", options.window_bytes,
                             least, kMost, num_ranks));
   }
-  if (options.deadline.count() < 0) {
+  for (const auto deadline : {options.deadline, options.creation_deadline}) {
+    if (deadline.count() >= 0) continue;
     throw Error(Code::kInvalidArgument,
-                fmt::format("the deadline is {} ns, need 0 or more", options.deadline.count()));
+                fmt::format("the deadline is {} ns, need 0 or more", deadline.count()));
   }
 }
 
@@ -102,7 +103,7 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
       layout(group.size(),
              static_cast<std::size_t>(std::max<std::int64_t>(0, options.window_bytes)),
              mailboxes.all_bytes) {
-  const Deadline by = group.deadline();
+  const Deadline by = group.deadline(options.creation_deadline);
   make_alike(
       group, by,
       [&] {

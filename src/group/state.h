@@ -130,8 +130,8 @@ class GroupState {
   const GroupOrigin& origin() const noexcept { return origin_; }
   Rendezvous& rendezvous() const noexcept { return *rendezvous_; }  // of view 1
   std::chrono::nanoseconds default_deadline() const noexcept { return options_.deadline; }
-  Deadline deadline() const noexcept {
-    return Deadline::after(options_.deadline, &options_.interrupted);
+  Deadline deadline(std::chrono::nanoseconds limit = {}) const noexcept {  // 0: the default
+    return Deadline::after(limit.count() > 0 ? limit : options_.deadline, &options_.interrupted);
   }
 
   // True when the ranks of this machine, each with so many threads, are more than the processors

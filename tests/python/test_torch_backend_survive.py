@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from datetime import timedelta
 
 import pytest
@@ -105,6 +106,25 @@ def test_a_message_in_flight_of_a_usable_group():
     dist.barrier()  # the call of one rank would end the receive of the other
     assert ferry.torch_backend.survive() == (2, (0, 1))
     dist.barrier()
+
+
+@ranks(2, kind="threads", deadline=30)
+def test_the_timeout_is_for_the_memory_of_the_new_view_too():
+    group = dist.group.WORLD
+    group = group if hasattr(group, "_begin_view") else group._get_backend(torch.device("cpu"))
+    if dist.get_rank() == 1:
+        naps, begin_view = iter([4.0]), group._begin_view
+        group._begin_view = lambda by: time.sleep(next(naps, 0.0)) or begin_view(by)
+        assert ferry.torch_backend.survive() == (3, (0, 1))
+    else:
+        began = time.monotonic()
+        with pytest.raises(ferry.Timeout, match="rank 1"):
+            ferry.torch_backend.survive(timeout=timedelta(seconds=1))
+        assert time.monotonic() - began < 3
+        assert ferry.torch_backend.survive() == (3, (0, 1))
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == 2
 
 
 @ranks(2, kind="threads", deadline=20)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import sys
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Callable, Iterator
@@ -62,17 +63,18 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._begin_splitting()
         self._group = groups.init(all_gather=_gather_of(store, rank, size, options.timeout), rank=rank, size=size,
                                   name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
-        self._begin_view()
+        self._begin_view(None)
         _GROUPS.add(self)
         if not _BACKEND:  # torch looks up the devices of a group by what is registered, and calls none of it
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM,
                                    _gloo(store, rank, size, options.timeout))
 
-    def _begin_view(self) -> None:
-        """Makes what belongs to a view of the group. Collective among its ranks."""
-        self._calls = _core.Collectives(self._group)
+    def _begin_view(self, by: float | None) -> None:
+        """Makes what belongs to a view of the group, by a moment of time.monotonic(). Collective among its ranks."""
+        self._calls = _core.Collectives(self._group, creation_deadline=_until(by))
         # Its window has the least size, as it moves messages alone.
-        self._messages = _core.Collectives(self._group, window_bytes=128 * self._num_ranks)
+        self._messages = _core.Collectives(self._group, window_bytes=128 * self._num_ranks,
+                                           creation_deadline=_until(by))
         self._sequence = self._num_messages = 0  # ranks may have stopped at different numbers
         self._begin_threads()
 
@@ -188,17 +190,18 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         """ferry.torch_backend.survive()."""
         if self._group.usable and self._messenger.is_busy():
             raise InvalidArgument("survive: messages of this rank are in flight, and the group is usable")
+        by = time.monotonic() + (timeout or self._timeout).total_seconds()
         self._issuer.close()
         self._messenger.close()
         self._messenger.join()
         while True:
             try:
-                view = self._group.survive(timeout.total_seconds() if timeout else None)
+                view = self._group.survive(_until(by))
             except InvalidArgument:  # refused before the view ended, so its objects go on
                 self._begin_threads()
                 raise
             try:
-                self._begin_view()
+                self._begin_view(by)
                 return view
             except (PeerLost, Broken) as error:  # one more was lost meanwhile
                 _LOG.warning("rank %d: view %d ended at its beginning: %s", self.rank(), view[0], error)
@@ -259,6 +262,12 @@ def _end_operations() -> None:
                 group._end(at_once)
     finally:
         threads.join()
+
+
+def _until(by: float | None) -> float | None:
+    """The seconds until a moment of time.monotonic(). One that has passed leaves time for a call in which nobody waits.
+    """
+    return None if by is None else max(by - time.monotonic(), 0.01)
 
 
 def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:
