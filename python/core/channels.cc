@@ -146,8 +146,18 @@ void fill_sent(nb::handle goes, nb::handle prefix, nb::handle head) {
   }
 }
 
+// The place of each rank among the ranks of a dispatch; -1: it took no part.
+std::vector<int> places_in(const Handle& handle, std::int64_t num_ranks) {
+  const std::span<const int> active = handle.active_ranks();
+  std::vector<int> places(num_ranks, -1);
+  const auto count = active.empty() ? static_cast<int>(num_ranks) : static_cast<int>(active.size());
+  for (int place = 0; place < count; ++place)
+    places[active.empty() ? place : active[place]] = place;
+  return places;
+}
+
 // Writes for each source and channel the rows of the source that came from earlier channels.
-void fill_channels(const Received& received, const Tensor& to) {
+void fill_channels(const Received& received, const std::vector<int>& places, const Tensor& to) {
   const std::span<const std::int64_t> tokens = received.handle.tokens_per_rank();
   const std::span<const std::int64_t> ends = received.handle.running_rows_per_rank();
   FERRY_CHECK(tokens.size(), ==, ends.size());
@@ -155,11 +165,28 @@ void fill_channels(const Received& received, const Tensor& to) {
   const std::int64_t num_channels = to.dim(1);
   auto* place = static_cast<std::int32_t*>(to.data);
   std::int64_t row = 0;
-  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
-    const std::int64_t first = row, each = tokens_per_channel(tokens[rank], num_channels);
+  for (const int source : places) {
+    const std::int64_t first = row, end = source < 0 ? row : ends[source];
+    const std::int64_t each = tokens_per_channel(source < 0 ? 0 : tokens[source], num_channels);
     for (std::int64_t channel = 0; channel < num_channels; ++channel) {
       *place++ = static_cast<std::int32_t>(row - first);
-      while (row < ends[rank] && received.sources[row * 3 + 1] < (channel + 1) * each) ++row;
+      while (row < end && received.sources[row * 3 + 1] < (channel + 1) * each) ++row;
+    }
+  }
+}
+
+// Writes for each source the rows that each rank gets from it and from the sources before it.
+void fill_rank_prefix(const Handle& handle, const std::vector<int>& places, const Tensor& to) {
+  const std::span<const std::int64_t> sent = handle.rows_sent();
+  const std::size_t ranks = places.size();
+  const std::size_t took_part = handle.tokens_per_rank().size();
+  FERRY_CHECK(sent.size(), ==, took_part * took_part);
+  auto* sum = static_cast<std::int32_t*>(to.data);
+  for (std::size_t source = 0; source < ranks; ++source) {
+    for (std::size_t rank = 0; rank < ranks; ++rank, ++sum) {
+      const bool sends = places[source] >= 0 && places[rank] >= 0;
+      *sum = source > 0 ? sum[-static_cast<std::ptrdiff_t>(ranks)] : 0;
+      if (sends) *sum += static_cast<std::int32_t>(sent[places[source] * took_part + places[rank]]);
     }
   }
 }
@@ -169,14 +196,10 @@ void fill_received(const PyReceived& dispatched, nb::handle prefix, nb::handle r
   const Received& received = **dispatched.kept;
   const std::int64_t ranks = dispatched.num_ranks;
   FERRY_CHECK(std::ssize(received.sources), ==, 3 * received.num_rows);
-  fill_channels(received, read_needed(prefix, {"prefix", kInt, {ranks, -1}, true}));
+  const std::vector<int> places = places_in(received.handle, ranks);
+  fill_channels(received, places, read_needed(prefix, {"prefix", kInt, {ranks, -1}, true}));
   const Tensor sums = read_dense(rank_prefix, {"rank_prefix", kInt, {ranks, ranks}, true});
-  if (sums.given()) {
-    auto* sum = static_cast<std::int32_t*>(sums.data);
-    const std::span<const std::int64_t> sent = received.handle.rows_sent();
-    for (std::int64_t i = 0; i < ranks * ranks; ++i)
-      sum[i] = static_cast<std::int32_t>(sent[i]) + (i < ranks ? 0 : sum[i - ranks]);
-  }
+  if (sums.given()) fill_rank_prefix(received.handle, places, sums);
   const Tensor of_row = read_dense(tokens, {"tokens", kInt, {-1}, true});
   if (!of_row.given()) return;
   auto* token = static_cast<std::int32_t*>(of_row.data);

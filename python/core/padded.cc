@@ -3,12 +3,9 @@
 // one call from Python, because decoding waits for it.
 #include "core/bindings.h"
 
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "base/check.h"
 #include "core/errors.h"
@@ -24,9 +21,10 @@ struct Parts {
 };
 
 // Fills the layout of one expert: first row << 32 | rows, for each source rank. `running` has the
-// running counts of the active ranks. Returns the number of rows of the expert.
+// running counts of the active ranks, ascending; none: all. Returns the number of rows of the
+// expert.
 std::int64_t fill_layout(std::span<const std::int64_t> running, std::int64_t before,
-                         const std::vector<int>& active, std::span<std::int64_t> layout) {
+                         std::span<const int> active, std::span<std::int64_t> layout) {
   const auto whole = active.empty();
   std::int64_t first = 0;
   std::size_t next = 0;
@@ -60,7 +58,8 @@ void copy_rows(const Received& received, const Parts& to, std::int64_t expert, s
   }
 }
 
-void hand_over(const Received& received, const std::vector<int>& active, const Parts& to) {
+void hand_over(const Received& received, const Parts& to) {
+  const std::span<const int> active = received.handle.active_ranks();
   const auto num_ranks = static_cast<std::size_t>(to.layout.dim(1));
   const std::size_t sources = active.empty() ? num_ranks : active.size();
   const std::int64_t capacity = to.source_tokens.dim(1);
@@ -86,22 +85,21 @@ void hand_over(const Received& received, const std::vector<int>& active, const P
 void bind_padded(nb::module_& module) {
   module.def(
       "hand_over_padded",
-      [](const PyReceived& received, const std::vector<int>& active, nb::handle counts,
-         nb::handle layout, nb::handle source_tokens, nb::handle rows, nb::handle scales) {
+      [](const PyReceived& received, nb::handle counts, nb::handle layout, nb::handle source_tokens,
+         nb::handle rows, nb::handle scales) {
         const Parts to{
             read_dense(counts, {"counts", {Element::kInt32}, {-1}, true}),
             read_dense(layout, {"layout", {Element::kInt64}, {-1, -1}, true}),
             read_dense(source_tokens, {"source_tokens", {Element::kInt32}, {-1, -1}, true}),
             read_tensor(rows, "rows", true), read_tensor(scales, "scales", true)};
-        without_gil([&] { hand_over(**received.kept, active, to); });
+        without_gil([&] { hand_over(**received.kept, to); });
       },
-      nb::arg("received"), nb::arg("active_ranks"), nb::arg("counts"), nb::arg("layout"),
-      nb::arg("source_tokens"), nb::arg("rows").none(), nb::arg("scales").none(),
+      nb::arg("received"), nb::arg("counts"), nb::arg("layout"), nb::arg("source_tokens"),
+      nb::arg("rows").none(), nb::arg("scales").none(),
       "Fills counts int32 [L], layout int64 [L, R] (first row << 32 | rows) and source_tokens "
       "int32 "
       "[L, C] (-1 in gaps). Copies the received rows and scales into rows [L, C, H] and scales "
-      "[L, C, n], which is ordered by column, unless these are None. active_ranks: ascending; "
-      "empty: all.");
+      "[L, C, n], which is ordered by column, unless these are None.");
 }
 
 }  // namespace ferry::python

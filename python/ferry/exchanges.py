@@ -9,19 +9,34 @@ when a rank has more tokens than fit. `dispatch` does all of this.
 In DeepEP's low-latency calls and in ElasticBuffer the caller gives the largest number of tokens of a rank. Their ranks
 meet only when a shape changes (`change`).
 
-So no rank uses another exchange, or makes a new one, while other ranks wait in the one before.
+So no rank uses another exchange, or makes a new one, while other ranks wait in the one before. In a new view of the
+group, whose ranks may have stopped in different calls, all ranks of the view agree on the first dispatch. Experts stay
+with the ranks that own them in view 1.
 """
 
 import hashlib
 import struct
 
 from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
-from ferry.views import need_all_ranks
+from ferry.views import keeping_owners
 
 # The message of a rank before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; its call as
 # text, or why it refuses.
 _HEAD = struct.Struct("<q16s232s")
 _REFUSED = -1
+
+
+def _of_view(name, doc):
+    """An attribute that is an exchange, and None in a new view of the group, until it is set there."""
+
+    def read(self):
+        view, exchange = self._of_view.get(name, (0, None))
+        return exchange if view == self.group.view[0] else None
+
+    def write(self, exchange):
+        self._of_view[name] = self.group.view[0], exchange
+
+    return property(read, write, doc=doc)
 
 
 class Exchanges:
@@ -35,15 +50,19 @@ class Exchanges:
         self.group = group
         self._make = make or group.exchange
         self.last = None  # the exchange of the last dispatch that returned a new handle; its caller sets it
-        self.meeting = None  # the exchange of the last agreed dispatch, in which dispatch_again() begins
+        self._of_view = {}  # by the name of an attribute: its view and its exchange
         self._terms = ()  # the terms of the last dispatch_again() that had any
         self.by_call = {}  # exchanges of hold() that cannot be outgrown, by the key that finds them without a meeting
         self._by_config = {}
         self._described = {}
 
+    meeting = _of_view("meeting", "The exchange of the last agreed dispatch, in which dispatch_again() begins.")
+    current = _of_view("current", "The exchange of the last dispatch of a caller of change().")
+
     def agree(self, num_tokens, call, counts=b""):
-        """Sends num_tokens and counts to all ranks, and returns [(num_tokens, counts)] of all ranks. Raises
-        ferry.Mismatch unless `call` is equal on all ranks, and ferry.PeerRejected if a rank refuses. Collective.
+        """Sends num_tokens and counts to all ranks, and returns [(num_tokens, counts)] of all ranks; a rank that the
+        view lacks has no tokens. Raises ferry.Mismatch unless `call` is equal on all ranks, and ferry.PeerRejected if a
+        rank refuses. Collective.
 
         `call` is a tuple of (name, value) pairs that print equally on all ranks. `counts` is at most R + 1 int32, as
         bytes, and is filled up with zeros to R + 1.
@@ -113,10 +132,10 @@ class Exchanges:
             message = f"this rank's call has another shape than the one before ({named}), not that of all ranks"
             raise make_error("mismatch", message, error.culprit, True) from error
 
-    def change(self, exchange, shape, active_ranks=None):
-        """Does leave(), and then all ranks agree on the shape. With active_ranks they do not agree, since the other
-        ranks do not take part."""
-        self.leave(exchange, shape, active_ranks)
+    def change(self, shape, active_ranks=None):
+        """Does leave() of `current`, and then all ranks agree on the shape. With active_ranks they do not agree, since
+        the other ranks do not take part."""
+        self.leave(self.current, shape, active_ranks)
         if active_ranks is None:
             self.agree(0, shape)
 
@@ -161,7 +180,7 @@ class Exchanges:
         room, exchange = self.known(key)
         if room < max_tokens or exchange is None:
             room = 1 << max(max_tokens - 1, 0).bit_length()
-            exchange = self._make(max_tokens=room, **dict(key))
+            exchange = self._make(max_tokens=room, **keeping_owners(self.group, dict(key)))
             self._by_config[key] = room, exchange
         return exchange
 
@@ -169,7 +188,7 @@ class Exchanges:
         """Closes the exchanges and destroys the group. Local."""
         for _, exchange in self._by_config.values():
             exchange.close()
-        self._by_config, self.by_call, self.last, self.meeting = {}, {}, None, None
+        self._by_config, self.by_call, self.last, self._of_view = {}, {}, None, {}
         self.group.destroy()
 
     def _say_refused(self, error):
@@ -177,22 +196,23 @@ class Exchanges:
 
     def _gather(self, num_tokens, digest, text, counts=b""):
         record = _HEAD.pack(num_tokens, digest, text) + counts.ljust(4 * (self.group.size + 1), b"\0")
-        need_all_ranks(self.group)
-        said = self.group.all_gather(record)
-        digests = {each[8:24] for each in said}
+        said = self.group.all_gather(record)  # empty for a rank that the view lacks
+        digests = {each[8:24] for each in said if each}
         if num_tokens != _REFUSED and len(digests) > 1:
             raise _disagreement(said)
-        return [(int.from_bytes(each[:8], "little"), each[_HEAD.size:]) for each in said]
+        nothing = bytes(len(record))
+        return [(int.from_bytes(each[:8], "little"), each[_HEAD.size:]) for each in (one or nothing for one in said)]
 
 
 def _disagreement(said):
     """Returns the error of agree(): PeerRejected with the first rank that refused, or else Mismatch with the first rank
-    whose call differs from that of rank 0."""
-    heads = [_HEAD.unpack_from(each) for each in said]
-    texts = [text.rstrip(b"\0").decode(errors="replace") for _, _, text in heads]
-    for rank, (num_tokens, _, _) in enumerate(heads):
+    whose call differs from that of the lowest rank."""
+    heads = {rank: _HEAD.unpack_from(each) for rank, each in enumerate(said) if each}
+    texts = {rank: text.rstrip(b"\0").decode(errors="replace") for rank, (_, _, text) in heads.items()}
+    for rank, (num_tokens, _, _) in heads.items():
         if num_tokens == _REFUSED:
             return make_error("peer_rejected", f"rank {rank} refused its call: {texts[rank]}", rank, True)
-    other = next(rank for rank, head in enumerate(heads) if head[1] != heads[0][1])
-    message = f"rank 0 dispatches with {texts[0]}; rank {other} with {texts[other]}"
+    first = min(heads)
+    other = next(rank for rank, head in heads.items() if head[1] != heads[first][1])
+    message = f"rank {first} dispatches with {texts[first]}; rank {other} with {texts[other]}"
     return make_error("mismatch", message, other, True)

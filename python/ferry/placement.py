@@ -130,14 +130,15 @@ def _copies_on(active_ranks, rank, slots, per_rank):
 
 def table_of(group, config, active_ranks):
     """Returns Placement.table() of this rank for an exchange whose config has the settings of a placement. With
-    active_ranks None all ranks are active. The tensor is cached for each set of ranks, so the caller must not change
-    it. Raises InvalidArgument as table() does, and unless each rank of the exchange has equally many experts, in the
-    order of the ranks."""
-    placed = config["expert_rank"] or config["expert_ranks"] or config["num_shared_ranks"]
+    active_ranks None all ranks of the view are active. The tensor is cached for each set of ranks, so the caller must
+    not change it. Raises InvalidArgument as table() does, and unless each rank of the exchange has equally many
+    experts, in the order of the ranks."""
+    in_order = config["expert_ranks"] in ([], list(range(group.size)))
+    placed = config["expert_rank"] or not in_order or config["num_shared_ranks"]
     if config["num_experts"] % group.size or placed:
         raise ferry.InvalidArgument("a table of copies needs equally many experts on each rank, in the order of "
                                     "the ranks")
-    active = tuple(range(group.size) if active_ranks is None else active_ranks)
+    active = tuple(group.view[1] if active_ranks is None else active_ranks)
     return _kept_table(active, group.rank, tuple(map(tuple, config["replicas"])), config["num_experts"] // group.size)
 
 

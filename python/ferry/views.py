@@ -1,4 +1,4 @@
-"""A check for calls that need all ranks with which the group was made (Group.survive)."""
+"""What fronts need to know of a view that lacks ranks of its group (Group.survive)."""
 
 from ferry.errors import InvalidArgument
 
@@ -10,3 +10,12 @@ def need_all_ranks(group):
         lacks = [rank for rank in range(group.size) if rank not in ranks]
         raise InvalidArgument(f"this call needs all {group.size} ranks, and view {number} of the group lacks {lacks}: "
                               "make a new group of the ranks that remain")
+
+
+def keeping_owners(group, settings):
+    """Returns settings of Group.exchange with which experts are of the ranks that own them in a view of all ranks: an
+    equal block for each. In a view that lacks ranks an exchange would divide them among the others."""
+    placed = settings.get("expert_rank") or settings.get("expert_ranks")
+    if placed or len(group.view[1]) == group.size:
+        return settings
+    return {**settings, "expert_ranks": list(range(group.size))}

@@ -62,15 +62,15 @@ def zero_copy_rows(group, case):
         assert filled.shape == received.shape and filled.dtype == case.dtype
         assert buffer.get_next_low_latency_combine_buffer(handle).data_ptr() == filled.data_ptr()
         filled.copy_(run_experts(case, group.rank, received, counts, "bf16"))
-        before = buffer._last_low_latency.stats().bytes_copied
+        before = buffer.exchanges.current.stats().bytes_copied
         summed = combine(buffer, case, received, handle, zero_copy=True)[0]  # the buffer is read, not x
-        assert buffer._last_low_latency.stats().bytes_copied == before
+        assert buffer.exchanges.current.stats().bytes_copied == before
         assert torch.equal(summed, expected_sum(case, group.rank, "bf16"))
         assert buffer.get_next_low_latency_combine_buffer(handle).data_ptr() != filled.data_ptr()  # others may read it
     rows = run_experts(case, group.rank, received, counts, "bf16")
     assert torch.equal(combine(buffer, case, rows, handle)[0], summed)  # the handle is still valid
     expected = case.hidden * 2 * sum(len(case.arrivals(number)) for number in case.my_experts(group.rank))
-    assert buffer._last_low_latency.stats().bytes_copied == before + expected
+    assert buffer.exchanges.current.stats().bytes_copied == before + expected
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -82,7 +82,7 @@ def received_rows_are_the_window(group, case):
     buffer = make_buffer(group)
     for mode in list(MODES) * 10:  # more than fit in the window, if all were kept
         received = dispatch(buffer, case, mode)[0]
-        assert buffer._last_low_latency.stats().bytes_copied == 0
+        assert buffer.exchanges.current.stats().bytes_copied == 0
     del received
 
 
@@ -98,10 +98,10 @@ def kept_by_hooks(group, case, mode):
         hook()
         kept.append(each)
         if number < 5:
-            buffer._last_low_latency.empty(1)
+            buffer.exchanges.current.empty(1)
         else:  # the first six are the window's buffers
             with pytest.raises(ferry.Capacity, match="6 views of the window are alive"):
-                buffer._last_low_latency.empty(1)
+                buffer.exchanges.current.empty(1)
     for received, counts, handle in kept:
         check_received(case, group.rank, mode, received, counts, handle)
 
@@ -446,7 +446,7 @@ def sized(group, case):
     buffer.clean_low_latency_buffer(case.max_tokens, case.hidden, case.num_experts)
     for mode in MODES:
         dispatch(buffer, case, mode)
-        assert hint >= buffer._last_low_latency.window_bytes.worst
+        assert hint >= buffer.exchanges.current.window_bytes.worst
     assert hint >= 2 * case.capacity * len(case.my_experts(0)) * case.hidden * 2
 
 

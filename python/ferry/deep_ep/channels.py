@@ -55,8 +55,8 @@ def internode(state, facts):
     _core.fill_sent(mask, rank_prefix)
     hop_prefix[...] = hop_sum[...] = 0
     _core.fill_received(facts.received, recv_prefix)
-    recv_sum[...] = facts.received.handle.running_rows_per_rank.numpy()
-    from_rank = np.diff(recv_sum, prepend=0)
+    from_rank = _rows_of_ranks(facts.received.handle, ranks)
+    recv_sum[...] = from_rank.cumsum()
     recv_prefix += (recv_sum - from_rank)[:, None]
     meta[...] = -1, 0
     node = starts.searchsorted(np.arange(ranks), side="right") - 1  # the node of each rank
@@ -65,6 +65,14 @@ def internode(state, facts):
     meta[:num_rows, 1] = 1 << (facts.rank - starts[node[facts.rank]]) % 31
     tensors[7] = tensors[7].view(torch.uint8)  # [N, 8]: DeepEP's SourceMeta, two int32
     return tuple(tensors)
+
+
+def _rows_of_ranks(route, num_ranks):
+    """Returns the number of rows from each rank, [R]: 0 from a rank that the view lacks."""
+    rows = np.zeros(num_ranks, np.int64)
+    took_part = slice(None) if route.active_ranks is None else route.active_ranks
+    rows[took_part] = np.diff(route.running_rows_per_rank.numpy(), prepend=0)
+    return rows
 
 
 def mask_of(memory, num_tokens, num_ranks):

@@ -82,7 +82,6 @@ class ElasticBuffer(Sessions):
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, members.rank
         self._owner = handles.Owner("ElasticBuffer")
         self._exchanges = Exchanges(members)
-        self._last = None  # the exchange of the last dispatch
         self._shape = None  # the shape of the last dispatch
 
     @property
@@ -95,7 +94,7 @@ class ElasticBuffer(Sessions):
     def destroy(self):
         """Frees this rank's memory and leaves the group at once; the other ranks may call destroy at another time.
         Received tensors stay valid. explicitly_destroy need not be set."""
-        exchanges, self._exchanges, self._last = self.exchanges, None, None
+        exchanges, self._exchanges = self.exchanges, None
         if self._owns_group:
             self._owner.left_group = True
             exchanges.group.destroy()
@@ -328,16 +327,16 @@ class ElasticBuffer(Sessions):
                ("layout", "expert_major" if call.do_expand else "rank_major"),
                ("expert_alignment", call.expert_alignment))
         shape = (*key, ("num_max_tokens_per_rank", call.max_tokens))
-        if shape != self._shape:
-            self.exchanges.change(self._last, shape)
+        if shape != self._shape or self.exchanges.current is None:
+            self.exchanges.change(shape)
             self._shape = shape
-        self._last = self.exchanges.hold(call.max_tokens, key)
-        return self._last
+        self.exchanges.current = self.exchanges.hold(call.max_tokens, key)
+        return self.exchanges.current
 
     def _refuse(self, error, exchange=None):
         """Refuses this dispatch on all ranks and raises `error`: in `exchange`, or without one in the exchange of the
         last dispatch, in which the other ranks most likely are."""
-        self.exchanges.refuse_change(exchange or self._last, error)
+        self.exchanges.refuse_change(exchange or self.exchanges.current, error)
 
 
     def _ended(self, call, send, arguments, finish, deferred):

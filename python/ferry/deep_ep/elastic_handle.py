@@ -148,7 +148,7 @@ def expanded(x, topk_weights, metadata, num_rows):
 def make_handle(state, received, group, num_sms):
     """Makes the EPHandle of the dispatch that received the rows in `received`."""
     call, route = state.call, received.handle
-    sources = received.sources.numpy()
+    sources = _sources(received)
     counts, aligned = route.tokens_per_expert.numpy(), route.aligned_tokens_per_expert.numpy()
     tokens = (_expanded_tokens if call.do_expand else _tokens)(sources, call.max_tokens, group.size)
     num_recv_tokens = len(tokens.numbers) if call.do_cpu_sync else call.worst_tokens(group.size)
@@ -163,6 +163,15 @@ def make_handle(state, received, group, num_sms):
     _fill_slots(slots, call, group.size)
     return EPHandle(call.do_expand, call.num_experts, call.expert_alignment, call.max_tokens, num_sms, call.topk_idx,
                     num_recv_tokens, state.num_rows, aligned.tolist() if call.do_cpu_sync else [], *tensors)
+
+
+def _sources(received):
+    """Returns the sources of the rows, int32 [N, 3], by their ranks. Those of the rows of a view that lacks ranks are
+    numbered by their place in it."""
+    sources, ranks = received.sources.numpy(), received.handle.active_ranks
+    if ranks is None:
+        return sources
+    return np.column_stack([np.array([*ranks, -1], np.int32)[sources[:, 0]], sources[:, 1:]])  # -1: no row
 
 
 class _Tokens(NamedTuple):

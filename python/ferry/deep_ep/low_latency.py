@@ -31,8 +31,7 @@ class LowLatency:
     be used after that.
     """
 
-    _masked = frozenset()  # the masked ranks
-    _last_low_latency = None  # the exchange of the last dispatch
+    _masked = frozenset()  # the ranks that the caller has masked
     _combined_by_logfmt = False  # whether the last combine had use_logfmt
 
     @staticmethod
@@ -114,7 +113,7 @@ class LowLatency:
         if here is not None:
             out, hook = self.device_low_latency.combine(SimpleNamespace(**locals()))
             return out, here.done(), hook
-        last = self._last_low_latency
+        last = self.exchanges.current
         with arguments.Refusing(last and last.refuse_combine, self._active_ranks()):
             sent = handles.find(handle, Sent).state
         with arguments.Refusing(sent.exchange.refuse_combine, sent.active_ranks):
@@ -165,23 +164,28 @@ class LowLatency:
 
         The other ranks neither send to a masked rank nor wait for it, and its experts add nothing. All ranks that are
         not masked must mask the same ranks between the same calls. A masked rank that is to be unmasked later makes all
-        calls too, and receives nothing.
+        calls too, and receives nothing. A rank that the view of the group lacks is masked, and cannot be unmasked.
         """
         self._need_shrink()
         rank_to_mask = integer("rank_to_mask", rank_to_mask, most=self.group_size - 1)
-        masked = self._masked | {rank_to_mask} if flag("mask", mask) else self._masked - {rank_to_mask}
-        if len(masked) == self.group_size:
-            raise InvalidArgument(f"masking rank {rank_to_mask} leaves no rank: the other {len(masked) - 1} are masked")
+        masks, lost = flag("mask", mask), self._lost()
+        if rank_to_mask in lost and not masks:
+            raise InvalidArgument(f"rank {rank_to_mask} is lost: view {self.exchanges.group.view[0]} of the group "
+                                  "lacks it, so it stays masked")
+        masked = self._masked | {rank_to_mask} if masks else self._masked - {rank_to_mask}
+        if len(masked | lost) == self.group_size:
+            raise InvalidArgument(f"masking rank {rank_to_mask} leaves no rank: the other {self.group_size - 1} are "
+                                  "masked")
         self._masked = masked
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes to mask_status int32 [R]: 1 for masked ranks, 0 for the others."""
+        """Writes to mask_status int32 [R]: 1 for masked ranks and those that the view lacks, 0 for the others."""
         self._need_shrink()
         status = arguments.cpu_array(mask_status, "mask_status", (torch.int32,), (self.group_size,))
-        status[:] = np.isin(np.arange(self.group_size), list(self._masked))
+        status[:] = np.isin(np.arange(self.group_size), list(self._masked | self._lost()))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Unmasks all ranks, by the rules of low_latency_update_mask_buffer."""
+        """Unmasks all ranks of the view, by the rules of low_latency_update_mask_buffer."""
         self._need_shrink()
         self._masked = frozenset()
 
@@ -191,8 +195,15 @@ class LowLatency:
         if self.device is not None:
             raise InvalidArgument(f"this Buffer is on {self.device.device}: ranks with cuda tensors cannot be left out")
 
+    def _lost(self):
+        """The ranks that the view of the group lacks."""
+        return frozenset(range(self.group_size)).difference(self.exchanges.group.view[1])
+
     def _active_ranks(self):
-        return [rank for rank in range(self.group_size) if rank not in self._masked] if self._masked else None
+        """The ranks that take part in a call. None: those of the view, and a token for an expert of another rank is
+        refused."""
+        left_out = self._masked | self._lost() if self.enable_shrink else frozenset()
+        return [rank for rank in range(self.group_size) if rank not in left_out] if left_out else None
 
     def _places(self, sent):
         """Returns (L, R * M) of a dispatch."""
@@ -202,7 +213,7 @@ class LowLatency:
         """Returns (exchange for a dispatch, max_tokens, num_experts). The arguments decide which exchange it is. Where
         they are invalid, the call is refused in the exchange of the last dispatch: the other ranks are most likely in
         it, since all ranks leave it before they use another one."""
-        last, active_ranks = self._last_low_latency, self._active_ranks()
+        last, active_ranks = self.exchanges.current, self._active_ranks()
         try:
             switches.check()
             max_tokens, num_experts = arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
@@ -211,12 +222,12 @@ class LowLatency:
         call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, switches.wire)
         exchange = self.exchanges.by_call.get(call)
         if exchange is None or exchange is not last:
-            self.exchanges.change(last, tuple(zip(arguments.CALL, call)), active_ranks)
+            self.exchanges.change(tuple(zip(arguments.CALL, call)), active_ranks)
         if exchange is None:
             key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                                 top_k=topk_idx.shape[1], dtype=x.dtype, wire=switches.wire)
             exchange = self.exchanges.by_call[call] = self.exchanges.hold(max_tokens, key)
-        self._last_low_latency = exchange
+        self.exchanges.current = exchange
         return exchange, max_tokens, num_experts
 
     def _combine_of(self, sent, rows, weights, out, use_logfmt):

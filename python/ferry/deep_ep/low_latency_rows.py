@@ -90,8 +90,7 @@ class Arrival:
         sent = self._sent
         sent.route = received.handle
         if self._has_rows:
-            _core.hand_over_padded(received, sent.active_ranks or [], self.counts, self.layout, self.source_tokens,
-                                   rows, scales)
+            _core.hand_over_padded(received, self.counts, self.layout, self.source_tokens, rows, scales)
         else:
             self.source_tokens.fill_(-1)
             self.layout.zero_()

@@ -18,7 +18,6 @@ from ferry.deep_ep.layout import cpu_array, describe, read_topk_idx, token_ranks
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.deep_ep.scalars import MOST_TOPK, check_flags, integer, rounded_up
 from ferry.errors import InvalidArgument
-from ferry.views import need_all_ranks
 
 _INTS = (torch.int32,)
 _LAYOUT = ("layout", "rank_major")
@@ -189,9 +188,8 @@ def expert_list(group, counts, per_expert, form):
     if form.num_worst_tokens:
         return []
     if counts is None:
-        need_all_ranks(group)
         said = group.all_gather(per_expert.tobytes())
-        sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
+        sums = np.frombuffer(b"".join(said), np.int32).reshape(len(group.view[1]), -1).sum(axis=0)
         counts = np.array_split(sums, group.size)[group.rank].tolist()
     return [rounded_up(count, form.expert_alignment) for count in counts]
 

@@ -14,6 +14,7 @@ from ferry.deep_ep.events import overlap
 from ferry.deep_ep.layout import cpu_array, describe
 from ferry.deep_ep.scalars import FEWEST_SMS, MOST_TOPK, rounded_up
 from ferry.errors import InvalidArgument
+from ferry.views import need_all_ranks
 
 _UNIT = 32  # the bytes of an expert's weights are a multiple of this
 
@@ -61,6 +62,7 @@ class RedundantExperts:
         entry [r, c] is the expert in slot c of rank r, which must not be an expert of rank r, or -1. Slots with -1 are
         not written. Returns an EventOverlap. Collective.
         """
+        need_all_ranks(self.exchanges.group)
         try:
             pairs = _pairs(redundant_expert_weights, expert_weights)
             plan = _Plan(redundancy_mapping, self.exchanges.group, len(pairs[0][0]), len(pairs[0][1]))
@@ -106,6 +108,7 @@ class RedundantExperts:
         redundancy_mapping is that of lb_prefetch_weights. redundant_expert_grads is not changed. Returns an
         EventOverlap. Collective.
         """
+        need_all_ranks(self.exchanges.group)
         try:
             given, owned = redundant_expert_grads, expert_grads
             cpu_array(given, "redundant_expert_grads", (torch.float32,), (None, None))

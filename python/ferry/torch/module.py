@@ -34,7 +34,7 @@ class MoE(torch.nn.Module):
 
     gradients: how the gradients of the experts' parameters are scaled, as rows come from all R ranks. "mean": those of
     the mean of the ranks' losses (divided by R), as with DistributedDataParallel and fully_shard; "sum": those of the
-    sum of the losses.
+    sum of the losses. After Group.survive() R counts the ranks of the view.
 
     token_ranks, expert_ranks: as of Group.exchange (docs/attention_and_experts.md). A rank without experts has a SwiGLU
     of 0 experts, R counts the token ranks, and parameters are plain tensors.
@@ -198,8 +198,8 @@ class MoE(torch.nn.Module):
             if torch.is_autocast_enabled("cpu"):
                 tokens = tokens.to(torch.get_autocast_dtype("cpu"))
             self._change_to(tokens.dtype)
-        sources = len(self.settings.get("token_ranks") or range(self.group.size))
-        scale = 1 / sources if self.gradients == "mean" else 1.0
+        sources = set(self.settings.get("token_ranks") or range(self.group.size)).intersection(self.group.view[1])
+        scale = 1 / len(sources) if self.gradients == "mean" and sources else 1.0
         return moe(self.exchange, tokens, topk_ids, topk_weights, expert_mesh.on_local_tensors(self.experts, scale),
                    overlap=self.overlap, balancer=self.balancer, active_ranks=active_ranks)
 
