@@ -2,10 +2,16 @@
 // what comes out of its operations equals the oracle of the ranks that remain.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "ferry/collectives.h"
 #include "victim.h"
@@ -172,6 +178,131 @@ TEST(Survival, ADeathWhileAnExchangeIsMade) {
     expect_all_well(ends, "creation");
   }
 }
+
+// What a survivor of a death measured, in memory that it shares with the process of the test.
+struct Times {
+  std::int64_t told = 0;        // ns from the death, or the call after it, to the name
+  std::int64_t survived = 0;    // ns of survive()
+  std::int64_t usual = 0;       // ns of a dispatch before the death
+  std::int64_t dispatched = 0;  // ns of the first dispatch after survive()
+  std::int64_t ended = 0;       // ns from the death, or that call, to its end
+};
+
+class SharedTimes {
+ public:
+  explicit SharedTimes(int ranks)
+      : bytes_(ranks * sizeof(Times)),
+        times_(static_cast<Times*>(
+            mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
+        ranks_(ranks) {}
+  ~SharedTimes() { munmap(times_, bytes_); }
+  SharedTimes(const SharedTimes&) = delete;
+  SharedTimes& operator=(const SharedTimes&) = delete;
+
+  Times& of(int rank) const { return times_[rank]; }
+  // The longest of the ranks, in microseconds.
+  double longest_us(std::int64_t Times::*which) const {
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < ranks_; ++rank) longest = std::max(longest, times_[rank].*which);
+    return static_cast<double>(longest) / 1000;
+  }
+
+ private:
+  std::size_t bytes_;
+  Times* times_;
+  int ranks_;
+};
+
+// A dispatch of the ranks of the view. Returns its nanoseconds; throws Failure unless what came
+// equals the oracle.
+std::int64_t timed_dispatch(const Group& group, Seat& seat) {
+  const int set = set_of(group.view());
+  DispatchCall call = seat.dispatch_call(set);
+  call.args().active_ranks = {};
+  Received received;
+  const std::int64_t began_ns = now_ns();
+  require_ok(seat.exchange().dispatch(call.args(), received), "timed dispatch");
+  const std::int64_t ns = now_ns() - began_ns;
+  seat.check(set, received);
+  return ns;
+}
+
+void measure_death(Group& group, Seat& seat, Moment moment, const Board& board, Times& times) {
+  if (moment == Moment::kIdle) nap(20);  // then the victim is dead, and no rank is in a call
+  const int all = set_of(group.view());
+  const std::int64_t began_ns = now_ns();
+  const Status status = play_until_error(group, seat);
+  const std::int64_t told_ns = now_ns();
+  const std::int64_t struck_ns = board.struck_ns.load(std::memory_order_acquire);
+  const std::int64_t since_ns = moment == Moment::kIdle ? std::max(struck_ns, began_ns) : struck_ns;
+  times.told = told_ns - since_ns;
+  require_status(status, Code::kPeerLost, {"view 1 is over, lost rank"}, "the death");
+  const std::int64_t called_ns = now_ns();
+  survive(group, 2, all & ~(1 << status.culprit()));
+  times.survived = now_ns() - called_ns;
+  times.dispatched = timed_dispatch(group, seat);
+  times.ended = now_ns() - since_ns;
+  for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "without one");
+}
+
+// "median / longest" of times in microseconds, as milliseconds.
+std::string in_words(std::vector<double> times_us) {
+  std::sort(times_us.begin(), times_us.end());
+  char text[64];
+  std::snprintf(text, sizeof text, "%.2f / %.2f", times_us[times_us.size() / 2] / 1000,
+                times_us.back() / 1000);
+  return text;
+}
+
+// Each column of the table is the longest of the ranks that are left, over the kills.
+class KillTimes : public testing::TestWithParam<std::pair<int, Moment>> {};
+
+TEST_P(KillTimes, Table) {
+  const auto [num_ranks, moment] = GetParam();
+  if (test_nodes(num_ranks).several()) GTEST_SKIP() << "survive() is for one node";
+  const Scenario scenario = scenario_of_sets(num_ranks, fault_config(), 95);
+  constexpr std::pair<const char*, std::int64_t Times::*> kColumns[] = {
+      {"name", &Times::told},
+      {"survive()", &Times::survived},
+      {"next dispatch", &Times::dispatched},
+      {"kill to its end", &Times::ended},
+      {"usual dispatch", &Times::usual}};
+  std::vector<std::vector<double>> columns(std::size(kColumns));
+  const int kills = std::max(3, static_cast<int>(50 * std::min(stress_scale(), 1.0)));
+  for (int kill = 0; kill < kills; ++kill) {
+    const int victim = kill % num_ranks;
+    const SharedBoard board;
+    const SharedTimes times(num_ranks);
+    ProcessRanks ranks(num_ranks, {}, [&, moment = moment](Group group) {
+      Seat seat(group, scenario);
+      Times& mine = times.of(seat.rank());
+      for (int i = 0; i < 10; ++i) require_ok(play_view(group, seat), "all");
+      mine.usual = timed_dispatch(group, seat);
+      if (seat.rank() == victim && moment == Moment::kIdle) strike_self(*board, SIGKILL);
+      if (seat.rank() == victim) die(group, seat, moment, scenario, *board);
+      measure_death(group, seat, moment, *board, mine);
+    });
+    std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+    EXPECT_EQ(ends[victim].signal, SIGKILL);
+    ends[victim] = {};
+    expect_all_well(ends, "kill " + std::to_string(kill));
+    for (std::size_t i = 0; i < columns.size(); ++i)
+      columns[i].push_back(times.longest_us(kColumns[i].second));
+  }
+  std::printf("%d kills of 1 of %d, %s:", kills, num_ranks,
+              moment == Moment::kIdle               ? "idle"
+              : moment == Moment::kWhileWritingRows ? "dispatch"
+                                                    : "combine");
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    std::printf(" %s %s ms%s", kColumns[i].first, in_words(columns[i]).c_str(),
+                i + 1 < columns.size() ? "," : " (median / longest)\n");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Processes, KillTimes,
+    testing::Values(std::pair(4, Moment::kIdle), std::pair(4, Moment::kWhileWritingRows),
+                    std::pair(4, Moment::kWhileReading), std::pair(6, Moment::kIdle),
+                    std::pair(6, Moment::kWhileWritingRows), std::pair(6, Moment::kWhileReading)));
 
 class Survive : public SeatTest {};
 
