@@ -20,9 +20,9 @@ import struct
 from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
 from ferry.views import keeping_owners
 
-# The message of a rank before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; its call as
-# text, or why it refuses.
-_HEAD = struct.Struct("<q16s232s")
+# The message of a rank before a dispatch: its number of tokens, or -1 to refuse; the digest of its call; the digest of
+# the exchanges that it has made; its call as text, or why it refuses.
+_HEAD = struct.Struct("<q16s8s224s")
 _REFUSED = -1
 
 
@@ -54,6 +54,7 @@ class Exchanges:
         self._terms = ()  # the terms of the last dispatch_again() that had any
         self.by_call = {}  # exchanges of hold() that cannot be outgrown, by the key that finds them without a meeting
         self._by_config = {}
+        self._made = bytes(8)  # a digest of what hold() has made, in this order
         self._described = {}
 
     meeting = _of_view("meeting", "The exchange of the last agreed dispatch, in which dispatch_again() begins.")
@@ -182,6 +183,7 @@ class Exchanges:
             room = 1 << max(max_tokens - 1, 0).bit_length()
             exchange = self._make(max_tokens=room, **keeping_owners(self.group, dict(key)))
             self._by_config[key] = room, exchange
+            self._made = hashlib.blake2b(self._made + repr((room, key)).encode(), digest_size=8).digest()
         return exchange
 
     def close(self):
@@ -195,8 +197,10 @@ class Exchanges:
         self._gather(_REFUSED, b"", str(error).encode())
 
     def _gather(self, num_tokens, digest, text, counts=b""):
-        record = _HEAD.pack(num_tokens, digest, text) + counts.ljust(4 * (self.group.size + 1), b"\0")
+        record = _HEAD.pack(num_tokens, digest, self._made, text) + counts.ljust(4 * (self.group.size + 1), b"\0")
         said = self.group.all_gather(record)  # empty for a rank that the view lacks
+        if len({each[24:32] for each in said if each}) > 1:  # a view ended when some ranks had made one more
+            self._by_config, self.by_call, self._made = {}, {}, bytes(8)
         digests = {each[8:24] for each in said if each}
         if num_tokens != _REFUSED and len(digests) > 1:
             raise _disagreement(said)
@@ -208,8 +212,8 @@ def _disagreement(said):
     """Returns the error of agree(): PeerRejected with the first rank that refused, or else Mismatch with the first rank
     whose call differs from that of the lowest rank."""
     heads = {rank: _HEAD.unpack_from(each) for rank, each in enumerate(said) if each}
-    texts = {rank: text.rstrip(b"\0").decode(errors="replace") for rank, (_, _, text) in heads.items()}
-    for rank, (num_tokens, _, _) in heads.items():
+    texts = {rank: text.rstrip(b"\0").decode(errors="replace") for rank, (*_, text) in heads.items()}
+    for rank, (num_tokens, *_) in heads.items():
         if num_tokens == _REFUSED:
             return make_error("peer_rejected", f"rank {rank} refused its call: {texts[rank]}", rank, True)
     first = min(heads)

@@ -89,6 +89,20 @@ def normal(group):
     check_combine(buffer, first, rank, handle)
 
 
+def creation_that_ended_on_some_ranks(group):
+    """The victim dies when an exchange is made on some of the ranks that are left."""
+    normal_buffer, buffer = Buffer(group), Buffer(group, low_latency_mode=True)
+    every, case = Inputs(91, [6, 9, 5, 7]), Case(SIZE, tokens=(4, 5, 3, 6), seed=92, top_k=3)
+    normal_round(normal_buffer, every)
+    round_of(buffer, case, "bf16", ())
+    lose(group, group.barrier)
+    if group.rank == 1:
+        for each in (normal_buffer, buffer):
+            each.exchanges.__init__(group)  # as if none had been made here
+    normal_round(normal_buffer, left(93))
+    round_of(buffer, Left(SIZE, tokens=(4, 5, 0, 6), seed=94, top_k=3), "bf16", (VICTIM,))
+
+
 class Left(Case):
     """A case without tokens for the experts of the victim."""
 
@@ -271,8 +285,8 @@ def rank_of(front, rank, address, results):
         results.put((rank, traceback.format_exc()))
 
 
-@pytest.mark.parametrize("front", [normal, low_latency, low_latency_with_masks, elastic, redundant_experts, layer,
-                                   layer_with_copies])
+@pytest.mark.parametrize("front", [normal, creation_that_ended_on_some_ranks, low_latency, low_latency_with_masks,
+                                   elastic, redundant_experts, layer, layer_with_copies])
 def test_a_rank_is_killed(front):
     multiprocessing.set_forkserver_preload(["ferry.torch_backend"])  # imports torch once for all tests
     context = multiprocessing.get_context("forkserver")

@@ -223,6 +223,7 @@ class LowLatency:
         exchange = self.exchanges.by_call.get(call)
         if exchange is None or exchange is not last:
             self.exchanges.change(tuple(zip(arguments.CALL, call)), active_ranks)
+            exchange = self.exchanges.by_call.get(call)
         if exchange is None:
             key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                                 top_k=topk_idx.shape[1], dtype=x.dtype, wire=switches.wire)
