@@ -104,6 +104,48 @@ def test_operations_in_flight_end_before_the_process_or_its_group(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
+ENDLESS = """
+import atexit, os, sys, threading, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+import ferry.torch_backend
+from ferry.torch_backend import threads
+
+threads.LONGEST = 1.0
+
+def start(_):
+    raise RuntimeError("can't create new thread at interpreter shutdown")  # as of Python 3.12
+
+def play(rank, folder):
+    dist.init_process_group("cpu:ferry", store=dist.FileStore(f"{folder}/meet", 2), rank=rank, world_size=2,
+                            timeout=timedelta(seconds=30))
+    dist.barrier()
+    if rank == 1:
+        time.sleep(0.5)
+    works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(2)]
+    if rank == 0:
+        for work in works:
+            work.get_future().add_done_callback(lambda _: threading.Event().wait())
+        atexit.register(setattr, threading.Thread, "start", start)
+        return
+    for work in works:
+        work.wait()
+
+child = os.fork()
+play(0 if child else 1, sys.argv[1])
+"""
+
+
+def test_callbacks_that_never_return_do_not_hold_the_exit(tmp_path):
+    begin = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", ENDLESS, str(tmp_path)], stderr=subprocess.PIPE, text=True,
+                           timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert time.monotonic() - begin < 40
+    for number in (2, 3):
+        assert f"a callback of all_reduce {number} of group 0 ([3] float32) has not returned in 1 s" in ended.stderr
+
+
 def test_a_rank_that_fails_leaves_what_is_in_flight():
     def fail():
         if dist.get_rank() == 1:

@@ -11,7 +11,7 @@ import torch
 
 from ferry.errors import Closed, Error
 from ferry.torch_backend import threads
-from ferry.torch_backend.work import FerryWork, Record, renew_after_fork
+from ferry.torch_backend.work import FerryWork, Record
 
 if TYPE_CHECKING:
     from ferry import _core
@@ -66,7 +66,7 @@ class Messenger:
         self._name = name
         self._closed = False
         self._begin()
-        renew_after_fork(self)
+        threads.renew_after_fork(self)
 
     def _begin(self) -> None:
         self._pending: list[MessageWork] = []
@@ -111,8 +111,8 @@ class Messenger:
         return [work for work in self._pending if work.is_send]
 
     def join(self) -> None:
-        """Returns when the thread has ended, or after threads.LONGEST seconds, as it may run a callback that never
-        returns. Call after the end of the group, which ends all messages."""
+        """Returns when the thread has ended, or after threads.LONGEST seconds. Call after the end of the group, which
+        ends all messages."""
         with self._changed:
             self._changed.wait_for(lambda: not self._serving, threads.LONGEST)
 
@@ -133,9 +133,8 @@ class Messenger:
         with self._changed:
             self._changed.notify_all()
         for work, future in futures:
-            # Its callbacks may wait for other messages.
-            if future is not None and not threads.start(f"ferry callback {self._name}", work.fulfil, future):
-                work.fulfil(future)
+            if future is not None:
+                work.fulfil_apart(future)
 
     def _serve_by_a_thread(self) -> None:
         """Where no thread can be started, messages move in the next call that issues or waits for one."""

@@ -23,7 +23,7 @@ from ferry.torch_backend.collectives import Call, CollectiveCalls
 from ferry.torch_backend.messages import Messenger, MessageWork
 from ferry.torch_backend.splitting import Splitting
 from ferry.torch_backend.tensors import Output, one, read
-from ferry.torch_backend.work import CoalescedWork, FerryWork, Issuer, Record, listed
+from ferry.torch_backend.work import IN_CALLBACKS, CoalescedWork, FerryWork, Issuer, Record, listed
 
 _NO_TIME = timedelta(0)
 _LOG = logging.getLogger("ferry.torch_backend")
@@ -79,6 +79,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._begin_threads()
 
     def _begin_threads(self) -> None:
+        threads.reserve()
         self._issuer = Issuer(self._group_id)
         self._messenger = Messenger(self._messages, self._group_id)
 
@@ -262,6 +263,8 @@ def _end_operations() -> None:
                 group._end(at_once)
     finally:
         threads.join()
+        for record in list(IN_CALLBACKS):
+            _LOG.error("the process ends although a callback of %s has not returned in %g s", record, threads.LONGEST)
 
 
 def _until(by: float | None) -> float | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import os
 import threading
-import weakref
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -17,6 +16,9 @@ from ferry.errors import Closed, Timeout
 from ferry.torch_backend import threads
 
 LATEST = 10  # operations that an error lists
+
+IN_CALLBACKS: set[Record] = set()  # the operations that have ended, and whose callbacks have not returned
+os.register_at_fork(after_in_child=IN_CALLBACKS.clear)
 
 
 class Record:
@@ -63,7 +65,7 @@ class FerryWork(dist.Work):
         self._issuer, self._ending = issuer, threading.Condition()
 
     def execute(self) -> torch.futures.Future | None:
-        """Runs the operation. Returns a future to be given to fulfil(), which runs the callbacks of the program."""
+        """Runs the operation. Returns a future for fulfil() or fulfil_apart(), which run callbacks of the program."""
         self.record.state = "running"
         try:
             assert self._run is not None
@@ -79,7 +81,10 @@ class FerryWork(dist.Work):
         with self._ending:
             self._ended = True
             self._ending.notify_all()
-            return self._future
+            future = self._future
+        if future is not None:
+            IN_CALLBACKS.add(self.record)
+        return future
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns when the operation has ended. Raises the error of the operation, or Timeout after `timeout`, where 0
@@ -144,6 +149,11 @@ class FerryWork(dist.Work):
             future.set_exception(self._error)
         else:  # Ctrl-C: torch's futures take subclasses of Exception only
             future.set_exception(RuntimeError(f"{type(self._error).__name__} in {self.record}"))
+        IN_CALLBACKS.discard(self.record)
+
+    def fulfil_apart(self, future: torch.futures.Future) -> None:
+        """The same in another thread: a callback may wait for other operations, or never return."""
+        threads.start_or_queue(f"ferry callback of {self.record}", self.fulfil, future)
 
 
 class CoalescedWork(dist.Work):
@@ -187,7 +197,7 @@ class Issuer:
         self.latest: collections.deque[Record] = collections.deque(maxlen=LATEST)
         self._closed = False
         self._begin()
-        renew_after_fork(self)
+        threads.renew_after_fork(self)
 
     def _begin(self) -> None:
         self._queue: collections.deque[FerryWork] = collections.deque()
@@ -224,29 +234,29 @@ class Issuer:
     def _run_until_ended(self, work: FerryWork) -> None:
         while not work.is_completed():
             self._turn.acquire()
-            self._run_next()
+            self._run_next(FerryWork.fulfil_apart)
 
     def help(self, work: FerryWork) -> None:
         """Runs `work` and the operations before it in this thread, unless another thread is running an operation."""
         while not work.is_completed() and self._turn.acquire(blocking=False):
-            if not self._run_next():
+            if not self._run_next(FerryWork.fulfil):
                 return
 
     def close(self) -> None:
-        """Refuses operations from now on; returns when those that were issued have ended. The threads of the group end
-        when they have run the callbacks of these."""
+        """Refuses operations from now on; returns when those that were issued have ended. Their callbacks may still run
+        in other threads."""
         with self._issued:
             self._closed = True
             self._issued.notify_all()
         self._turn.acquire()
-        while self._run_next():
+        while self._run_next(FerryWork.fulfil_apart):
             self._turn.acquire()
 
     def history(self) -> str:
         """The latest operations and their states. Other threads may issue more meanwhile."""
         return "\n".join(f"  {record.state}: {record}" for record in list(self.latest))
 
-    def _run_next(self, before_callbacks: Callable[[], None] = lambda: None) -> bool:
+    def _run_next(self, fulfil: Callable[[FerryWork, torch.futures.Future], None]) -> bool:
         """Runs an operation and its callbacks, with the turn, which it gives up. False: there is none."""
         try:
             if not self._queue:
@@ -256,8 +266,7 @@ class Issuer:
         finally:
             self._turn.release()
         if future is not None:
-            before_callbacks()
-            work.fulfil(future)
+            fulfil(work, future)
         return True
 
     def _serve_by_a_thread(self) -> bool:
@@ -269,13 +278,14 @@ class Issuer:
     def _serve(self) -> None:
         serves = True
 
-        def stand_in() -> None:
+        def fulfil(work: FerryWork, future: torch.futures.Future) -> None:
             nonlocal serves
             serves = False
             with self._issued:
                 self._servers -= 1
                 if self._queue:
                     self._serve_by_a_thread()
+            work.fulfil(future)
 
         while True:
             with self._issued:
@@ -289,21 +299,4 @@ class Issuer:
                     self._servers -= 1
                     return
             self._turn.acquire()
-            self._run_next(stand_in)
-
-
-_RENEWED: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def renew_after_fork(queue: Any) -> None:
-    """Calls queue._begin() in a forked child."""
-    _RENEWED.add(queue)
-
-
-def _after_fork() -> None:
-    """A child has none of the threads; calls of its process groups are refused by the engine."""
-    for queue in list(_RENEWED):
-        queue._begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+            self._run_next(fulfil)
