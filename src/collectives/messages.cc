@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -32,15 +34,16 @@ void Messages::begin(std::shared_ptr<MessageState> message) {
   group_.ring(group_.rank());
 }
 
-void Messages::take_begun() {
-  std::list<std::shared_ptr<MessageState>> begun;
-  {
-    const std::lock_guard held(mutex_);
-    begun.swap(begun_);
-  }
-  if (begun.empty()) return;
-  auto message = begun.begin();
-  pending_.splice(pending_.end(), begun);  // first, as meet() can throw
+// Appends the messages that were begun to `pending_`. Returns the first of them.
+Messages::Begun Messages::take_begun() {
+  const std::lock_guard held(mutex_);
+  const auto num_begun = static_cast<std::ptrdiff_t>(begun_.size());
+  pending_.splice(pending_.end(), begun_);
+  return std::prev(pending_.end(), num_begun);
+}
+
+// Connects to the peers of this message and of those after it.
+void Messages::meet(Begun message) {
   for (; message != pending_.end(); ++message) {
     for (int peer = 0; peer < group_.size(); ++peer)
       if ((*message)->spec.peer == peer || (*message)->spec.peer == MessageSpec::kAny)
@@ -48,22 +51,32 @@ void Messages::take_begun() {
   }
 }
 
-// `awaited`: the message that the caller waits for; null: it waits for none of its own.
-Status Messages::move(bool waits, const MessageState* awaited) {
+// `awaited`: the message that the caller waits for; null: it waits for none of its own. After an
+// exception a message may have been moved in part, so the group breaks and all messages end.
+Status Messages::move(bool waits, const MessageState* awaited) noexcept {
+  Status status;
+  try {
+    status = try_move(waits, awaited);
+  } catch (const std::exception& error) {
+    status = group_.fail(error.what());
+  }
+  return status.ok() ? status : end_all(status);
+}
+
+Status Messages::try_move(bool waits, const MessageState* awaited) {
   for (;;) {
     // Acquire: what is counted is seen below. Partner: Mailboxes::count_event().
     const std::uint64_t events = mailboxes_.events().load(std::memory_order_acquire);
-    if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok())
-      return end_all(verdict);
-    take_begun();
+    if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok()) return verdict;
+    meet(take_begun());
     if (!waits) group_.progress();
     bool ended = advance();
     while (waits && std::ranges::any_of(pending_, [](const auto& each) { return each->written; })) {
-      if (Status sent = await_departure(); !sent.ok()) return end_all(sent);
+      if (Status sent = await_departure(); !sent.ok()) return sent;
       ended = advance() || ended;
     }
     if (!waits || ended || pending_.empty()) return {};
-    if (Status status = await_event(events, awaited); !status.ok()) return end_all(status);
+    if (Status status = await_event(events, awaited); !status.ok()) return status;
   }
 }
 

@@ -68,7 +68,9 @@ class Messages {
   Status finish(const std::shared_ptr<MessageState>& message);
 
  private:
-  void take_begun();
+  using Begun = std::list<std::shared_ptr<MessageState>>::iterator;
+  Begun take_begun();
+  void meet(Begun message);
   bool advance();
   bool send_some(MessageState& message);
   bool write_some(MessageState& message);
@@ -82,7 +84,8 @@ class Messages {
   Status check(const MessageState& message, int sender, const PieceHead& head) const;
   void keep_all();
 
-  Status move(bool waits, const MessageState* awaited);
+  Status move(bool waits, const MessageState* awaited) noexcept;
+  Status try_move(bool waits, const MessageState* awaited);
   Status await_event(std::uint64_t events, const MessageState* awaited);
   // Sets the ranks that the next wait is for.
   void want(int peer) noexcept;

@@ -134,11 +134,9 @@ void GroupState::reach(const ForwardingTable& forwarding, bool together) {
 
 void GroupState::connect(const std::vector<int>& peers) {
   std::map<int, std::string> addresses;
-  for (const int peer : peers) {
-    addresses[peer] = nodes_.addresses[peer];
-    nodes_.reached[peer] = true;
-  }
+  for (const int peer : peers) addresses[peer] = nodes_.addresses[peer];
   if (!addresses.empty()) messages_->connect(addresses);
+  for (const int peer : peers) nodes_.reached[peer] = true;  // not after an exception
 }
 
 std::uint32_t GroupState::open_channel(Channel* channel) {

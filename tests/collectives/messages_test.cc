@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -222,6 +223,49 @@ TEST(MessagesBetweenNodes, ProgressWithoutWaitReturnsWhileTheNetworkStandsStill)
               require_ok(sent.status(), "send");
             },
             "", {.deadline = std::chrono::seconds(5), .topology = "host:2,rank:1"});
+}
+
+// Once `refuses`, it connects to no rank.
+class RefusingTransport final : public PassingTransport {
+ public:
+  RefusingTransport(std::unique_ptr<internal::Transport> transport, std::atomic<bool>& refuses)
+      : PassingTransport(std::move(transport)), refuses_(refuses) {}
+
+  void connect(const std::map<int, std::string>& addresses) override {
+    if (refuses_.load(std::memory_order_acquire)) throw Error(Code::kSystem, "no endpoint is left");
+    PassingTransport::connect(addresses);
+  }
+
+ private:
+  std::atomic<bool>& refuses_;
+};
+
+// Rank 0 is not connected to rank 3 before its first message to it.
+TEST(MessagesBetweenNodes, AnExceptionEndsAllMessagesAndTheGroup) {
+  std::atomic<bool> refuses{false};
+  const FrameTransports transports(
+      [&] { return std::make_unique<RefusingTransport>(internal::ucx_transport(), refuses); });
+  run_ranks(Mode::kThreads, 4,
+            [&](const Group& group) {
+              Collectives collectives(group);
+              require_ok(collectives.barrier(), "barrier");
+              if (group.rank() != 0) {
+                const Status status = collectives.barrier();
+                require(status.code() == Code::kBroken && status.culprit() == 0, status.message());
+                return;
+              }
+              refuses.store(true, std::memory_order_release);
+              float data = 0;
+              const Message idle = collectives.begin_recv(&data, 1, DataType::kFp32, 1, 0);
+              const Message sent = collectives.begin_send(&data, 1, DataType::kFp32, 3, 0);
+              const Status status = collectives.progress();
+              require_status(status, Code::kBroken, {"no endpoint is left"}, "progress");
+              for (const Message& message : {idle, sent}) {
+                require(message.ended(), "an exception ends every message");
+                require_status(message.status(), Code::kBroken, {"no endpoint is left"}, "message");
+              }
+            },
+            "", {.deadline = std::chrono::seconds(5), .topology = "host:2,rank:2"});
 }
 #endif
 
