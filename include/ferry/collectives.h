@@ -46,9 +46,10 @@ class FERRY_EXPORT Message {
   std::shared_ptr<internal::MessageState> state_;
 };
 
-// One rank's access to the collectives of a group. All calls except send, recv, rank() and size()
-// are collective: every rank makes the same calls in the same order, one at a time on each object.
-// Several objects of a group are independent of each other.
+// One rank's access to the collectives of a group. All calls except those for messages, rank() and
+// size() are collective: every rank makes the same calls in the same order, one at a time on each
+// object. One thread at a time moves its messages (send, recv, progress), which may be another one
+// than that of the collective calls. Several objects of a group are independent of each other.
 //
 // Counts are in elements. A `deadline` of 0 is that of the options. Memory of a call that overlaps
 // another memory of it is refused, unless the call says that it may.

@@ -277,7 +277,7 @@ std::vector<std::string> latest_calls(const PyCollectives& self, int rank) {
 
 void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
           nb::handle deadline) {
-  const Turn turn(self);
+  const Turn turn(self, &HeldCollectives::moves_messages);
   const Buffer data = read_needed(rows, "rows", false);
   const auto limit = read_deadline(deadline);
   check(without_gil([&] {
@@ -288,7 +288,7 @@ void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag
 
 int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
          nb::handle deadline) {
-  const Turn turn(self);
+  const Turn turn(self, &HeldCollectives::moves_messages);
   const Buffer data = read_needed(rows, "rows", true);
   const auto limit = read_deadline(deadline);
   int source = -1;
@@ -330,7 +330,7 @@ PyMessage begin_recv(const PyCollectives& self, nb::handle rows, int peer, std::
 }
 
 void progress(const PyCollectives& self, bool wait) {
-  const Turn turn(self);
+  const Turn turn(self, &HeldCollectives::moves_messages);
   check(without_gil([&] { return turn->collectives.progress(wait); }));
 }
 

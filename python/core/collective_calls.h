@@ -26,7 +26,7 @@ struct PyMessage {
 
 struct HeldCollectives {
   Collectives collectives;
-  std::atomic<bool> busy{false};
+  std::atomic<bool> busy{false}, moves_messages{false};
   // The messages that may not have ended: ferry reads and writes their tensors, whether Python
   // keeps a PyMessage or not. Used with the GIL only.
   std::vector<PyMessage> in_flight;

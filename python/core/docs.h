@@ -62,8 +62,9 @@ integers "band", "bor", "bxor"; the sum of bools is "bor". Ranks are reduced in 
 bf16 and fp16 in float32 and rounded once (docs/numerics.md). deadline of a call: seconds; None:
 that of the object.
 
-Making it and all calls except send, recv and close are collective: every rank makes the same calls
-in the same order, one at a time. ferry.InvalidArgument for an argument that is refused, and
+Making it and all calls except those for messages and close are collective: every rank makes the
+same calls in the same order, one at a time. Another thread may move messages meanwhile (send, recv,
+progress), also one at a time. ferry.InvalidArgument for an argument that is refused, and
 ferry.PeerRejected on the other ranks; ferry.Mismatch on all ranks when their calls differ, naming
 the ranks and values; the group can be used after each. ferry.PeerLost, ferry.Timeout: the group is
 broken.)";

@@ -1,6 +1,7 @@
 // Objects that Python closes, and that one thread at a time may call.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -35,18 +36,20 @@ class Closable {
   const char* name_;
 };
 
-// Lets one thread at a time call a value, which has a flag `busy`. Refuses a second thread.
+// Lets one thread at a time call a value, which has a flag `busy`. Refuses a second thread. A value
+// whose calls are of two kinds, each for one thread, has two flags.
 template <typename T>
 class Turn {
  public:
-  explicit Turn(const Closable<T>& object) : held_(object.get()) {
-    if (held_->busy.exchange(true, std::memory_order_acquire))
+  explicit Turn(const Closable<T>& object, std::atomic<bool> T::*busy = &T::busy)
+      : held_(object.get()), busy_((*held_).*busy) {
+    if (busy_.exchange(true, std::memory_order_acquire))
       refuse(
           "another thread is in a call of this {0}: one caller at a time (or one {0} per thread)",
           object.name());
   }
   ~Turn() {
-    held_->busy.store(false, std::memory_order_release);  // partner: the constructor
+    busy_.store(false, std::memory_order_release);  // partner: the constructor
     // Last, as it may run code of Python, which may call this value.
     if constexpr (requires(T & value) { value.look(); }) held_->look();
   }
@@ -58,6 +61,7 @@ class Turn {
 
  private:
   std::shared_ptr<T> held_;
+  std::atomic<bool>& busy_;
 };
 
 }  // namespace ferry::python

@@ -33,12 +33,12 @@ void await_end_of(const Group& group) {
 TEST(MessageWaits, AThreadWithAnIdleReceiveIsNotSeenToWait) {
   run_ranks(Mode::kThreads, 3,
             [](const Group& group) {
-              Collectives calls(group), messages(group);
+              Collectives calls(group);
               require_ok(calls.barrier(), "barrier");
               if (group.rank() == 0) {
                 float data = 0;
-                const Message idle = messages.begin_recv(&data, 1, DataType::kFp32, 2, 0);
-                require_status(messages.progress(), Code::kTimeout, {"rank 0"}, "progress");
+                const Message idle = calls.begin_recv(&data, 1, DataType::kFp32, 2, 0);
+                require_status(calls.progress(), Code::kTimeout, {"rank 0"}, "progress");
                 require(idle.ended(), "the idle receive");
                 return;
               }
@@ -47,6 +47,31 @@ TEST(MessageWaits, AThreadWithAnIdleReceiveIsNotSeenToWait) {
               require(status.culprit() == 0, "culprit " + std::to_string(status.culprit()));
             },
             "", {.deadline = std::chrono::seconds(20)});
+}
+
+// Two threads of each rank use one object.
+TEST(MessageWaits, MessagesMoveInOneThreadWhileAnotherMakesTheCalls) {
+  constexpr int kRounds = 300;
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    const int peer = 1 - group.rank();
+    Status failure;
+    std::jthread messages([&] {
+      for (std::int32_t i = 0; i < kRounds && failure.ok(); ++i) {
+        std::int32_t got = -1;
+        failure = collectives.send(&i, 1, DataType::kInt32, peer, 0);
+        if (failure.ok()) failure = collectives.recv(&got, 1, DataType::kInt32, peer, 0);
+        if (failure.ok() && got != i) failure = {Code::kMismatch, "the message"};
+      }
+    });
+    for (std::int32_t i = 0; i < kRounds; ++i) {
+      std::int32_t sum = 0;
+      require_ok(collectives.all_reduce(&i, &sum, 1, DataType::kInt32, ReduceOp::kSum), "sum");
+      require(sum == 2 * i, "sum " + std::to_string(sum));
+    }
+    messages.join();
+    require_ok(failure, "messages");
+  });
 }
 
 // Rank 1 receives from rank 0, which receives from rank 2, which makes no call.

@@ -1,5 +1,6 @@
 """Groups of the backend `ferry`: split_group, and torch's checks of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
+import os
 from contextlib import contextmanager
 from datetime import timedelta
 from unittest import mock
@@ -29,6 +30,32 @@ def debug_level(level):
         yield
     finally:
         dist.set_debug_level(before)
+
+
+def shared_bytes():
+    """The memory of the segments of this process: each is a memfd."""
+    files = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if "memfd:ferry" in os.readlink(f"/proc/self/fd/{fd}"):
+                file = os.stat(f"/proc/self/fd/{fd}")
+                files[file.st_ino] = 512 * file.st_blocks
+        except FileNotFoundError:  # closed meanwhile
+            pass
+    return sum(files.values())
+
+
+@ranks(2, kind="threads", deadline=20)
+def test_the_memory_of_a_group_is_a_window_and_mailboxes_of_each_rank():
+    dist.barrier()
+    before = shared_bytes()
+    dist.barrier()
+    group = dist.new_group()
+    dist.barrier(group)
+    grown = shared_bytes() - before
+    assert grown < 10 << 20, f"2 ranks with 2 MiB of each, and {grown} bytes in all"
+    dist.barrier()
+    dist.destroy_process_group(group)
 
 
 @ranks(2, deadline=20)

@@ -72,16 +72,13 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
     def _begin_view(self, by: float | None) -> None:
         """Makes what belongs to a view of the group, by a moment of time.monotonic(). Collective among its ranks."""
         self._calls = _core.Collectives(self._group, creation_deadline=_until(by))
-        # Its window has the least size, as it moves messages alone.
-        self._messages = _core.Collectives(self._group, window_bytes=128 * self._num_ranks,
-                                           creation_deadline=_until(by))
         self._sequence = self._num_messages = 0  # ranks may have stopped at different numbers
         self._begin_threads()
 
     def _begin_threads(self) -> None:
         threads.reserve()
         self._issuer = Issuer(self._group_id)
-        self._messenger = Messenger(self._messages, self._group_id)
+        self._messenger = Messenger(self._calls, self._group_id)
 
     # The methods that CollectiveCalls calls.
 
@@ -152,12 +149,12 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> MessageWork:
         tensor, = one(tensors)
         rows = read(tensor, "tensor")
-        return self._issue_message("send", tensor, functools.partial(self._messages.begin_send, rows, destination, tag))
+        return self._issue_message("send", tensor, functools.partial(self._calls.begin_send, rows, destination, tag))
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> MessageWork:
         tensor, = one(tensors)
         out = Output(tensor, "tensor")
-        begin = functools.partial(self._messages.begin_recv, out.memory, source, tag)
+        begin = functools.partial(self._calls.begin_recv, out.memory, source, tag)
         return self._issue_message("recv", tensor, begin, out.finish)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> MessageWork:
