@@ -85,6 +85,7 @@ void Mailboxes::take(int sender, const PieceHead& piece) {
 bool Mailboxes::keep(int sender) {
   const PieceHead* piece = next(sender);
   if (piece == nullptr || !fits(sender, *piece)) return false;
+  const std::size_t held = kept_bytes(sender, *piece);
   std::list<KeptMessage>& kept = senders_[sender].kept;
   if (begins(sender)) kept.push_back({.head = *piece});
   KeptMessage& message = kept.back();
@@ -92,7 +93,6 @@ bool Mailboxes::keep(int sender) {
   const auto* const data = reinterpret_cast<const std::byte*>(piece + 1);
   message.pieces.emplace_back(data, data + piece->bytes);
   message.received += piece->bytes;
-  const std::size_t held = MailboxShape::piece_bytes(piece->bytes);
   message.held += held;
   senders_[sender].held += held;
   take(sender, *piece);

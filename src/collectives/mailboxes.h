@@ -25,7 +25,7 @@ struct KeptMessage {
   PieceHead head;
   std::vector<std::vector<std::byte>> pieces = {};
   std::size_t received = 0;
-  std::size_t held = 0;  // bytes in mailboxes of its pieces, with their heads
+  std::size_t held = 0;  // bytes of memory that it takes
   bool whole() const noexcept { return received == head.total; }
 };
 
@@ -59,7 +59,7 @@ class Mailboxes {
   void take(int sender, const PieceHead& piece);
   std::uint64_t taken(int sender) const noexcept { return senders_[sender].taken; }
 
-  // The most bytes of one sender in memory of this process.
+  // The most bytes of one sender in memory of this process, with what keeping them takes.
   static constexpr std::size_t kMostKept = std::size_t{64} << 20;
   // Takes the next piece into memory of this process. False: none has come, or there is no room.
   bool keep(int sender);
@@ -89,8 +89,14 @@ class Mailboxes {
     return reinterpret_cast<std::byte*>(&flags(sender, receiver)) + sizeof(MailboxFlags) +
            position % shape_.ring_bytes;
   }
+  // The memory for a piece. Its size in the mailbox is enough for its bytes, its vector and what
+  // the allocator adds, and three lines more than KeptMessage has for a place in the list.
+  std::size_t kept_bytes(int sender, const PieceHead& piece) const noexcept {
+    constexpr std::size_t kMessage = sizeof(KeptMessage) + sizeof(PieceHead);
+    return MailboxShape::piece_bytes(piece.bytes) + (begins(sender) ? kMessage : 0);
+  }
   bool fits(int sender, const PieceHead& piece) const noexcept {
-    return senders_[sender].held + MailboxShape::piece_bytes(piece.bytes) <= kMostKept;
+    return senders_[sender].held + kept_bytes(sender, piece) <= kMostKept;
   }
   void count_event(int rank) noexcept;
 

@@ -1,5 +1,6 @@
 // Messages that wait: whom other ranks see a rank wait for, and which message goes first.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <chrono>
@@ -164,6 +165,28 @@ TEST(MessageWaits, ARankThatCannotKeepWhatComesNamesTheSenderAtItsDeadline) {
     const Status status = collectives.recv(&last, 1, DataType::kInt32, 1, 2, nullptr,
                                            std::chrono::milliseconds(1500));
     require_status(status, Code::kTimeout, {"a message behind 64 MiB of others of rank 1"}, "recv");
+  });
+}
+
+// Rank 0 keeps messages without data until there is no room.
+TEST(MessageWaits, KeptMessagesTakeNoMoreMemoryThanTheirBound) {
+  if (kSanitized) GTEST_SKIP() << "it measures the memory of the allocator";
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    if (group.rank() == 0) {
+      const Status status = collectives.recv(nullptr, 0, DataType::kBytes, 1, 2);
+      require(status.code() == Code::kTimeout, status.message());
+      return;
+    }
+    const std::size_t before = mallinfo2().uordblks;
+    const auto send = [&] { return collectives.send(nullptr, 0, DataType::kBytes, 0, 1, kSoon); };
+    int num_kept = 0;
+    for (; send().ok(); ++num_kept) {
+    }
+    const std::size_t grown = mallinfo2().uordblks - before;
+    const std::string seen = std::to_string(num_kept) + " messages in " + std::to_string(grown);
+    require(grown <= std::size_t{65} << 20, seen + " bytes");
+    require(num_kept > 100'000, seen);
   });
 }
 
