@@ -184,7 +184,7 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   FERRY_CHECK(message->packets_remaining, ==, 0U);
   FERRY_CHECK(message->heads.empty(), ==, true);
   ++under_way_;
-  ++to.traffic.sent;
+  message->number = to.send_one();
   message->packets_remaining = 1;  // not 0 before all packets are cut
   for (std::size_t cut = 0; !to.is_lost;) {
     const std::span body(message->data() + cut,
@@ -209,11 +209,9 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
 void MessageChannel::packet_departed(Outgoing* message) {
   FERRY_CHECK(message->packets_remaining, >, 0U);
   if (--message->packets_remaining > 0) return;
-  Traffic& traffic = peers_[static_cast<std::size_t>(message->peer)]->traffic;
   FERRY_CHECK(under_way_, >, 0U);
-  FERRY_CHECK(traffic.departed, <, traffic.sent);
   --under_way_;
-  ++traffic.departed;
+  peers_[static_cast<std::size_t>(message->peer)]->depart(message->number);
   give_back(message);
 }
 

@@ -94,8 +94,8 @@ class MessageChannel {
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
   // Returns true if all messages have been sent, so that their memory is free.
   bool all_sent() const;
-  // [ranks]: the messages to each rank until now, and how many of them are no longer in memory of
-  // this rank.
+  // [ranks]: the number of messages to each rank until now, and of the first of them that are all
+  // no longer in memory of this rank.
   struct Traffic {
     std::uint64_t sent = 0, departed = 0;
   };

@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include "base/check.h"
 #include "network/message_channel.h"
 
 namespace ferry::internal {
@@ -42,6 +43,7 @@ struct MessageChannel::Head {
 
 struct MessageChannel::Outgoing {
   int peer = 0;
+  std::uint64_t number = 0;     // among the messages to this peer
   Pages buffer;                 // null if this is a bundle
   std::vector<std::byte> copy;  // the contents of a bundle
   std::deque<Head> heads;       // one for each packet; they do not move
@@ -61,12 +63,25 @@ struct MessageChannel::Peer {
   bool is_lost = false;
   int num_buffers = 0;
   Traffic traffic;
+  std::deque<bool> departed;       // of each message after the first traffic.departed
   std::vector<Outgoing*> buffers;  // free buffers
   Outgoing* bundle = nullptr;      // the bundle that is not sent yet
   std::map<std::uint32_t, Early> early;
   std::size_t early_bytes = 0;
   std::vector<std::byte> joined;  // the bytes of a message that has not arrived whole
   std::uint64_t to_join = 0;      // the bytes of that message that are missing
+
+  std::uint64_t send_one() {
+    departed.push_back(false);
+    return ++traffic.sent;
+  }
+  // Messages may depart in any order.
+  void depart(std::uint64_t number) {
+    FERRY_CHECK(number, >, traffic.departed);
+    FERRY_CHECK(number, <=, traffic.sent);
+    departed[number - traffic.departed - 1] = true;
+    for (; !departed.empty() && departed.front(); departed.pop_front()) ++traffic.departed;
+  }
 
   void forget() {
     early.clear();

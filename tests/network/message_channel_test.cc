@@ -86,6 +86,20 @@ TEST(MessageChannel, WhatIsSentSoonSharesAPacketAndIsNotOvertaken) {
   EXPECT_TRUE(messages.all_sent());
 }
 
+// LocalNetwork copies the second message at once, and the first when it is read.
+TEST(MessageChannel, AMessageDepartsAfterThoseBeforeIt) {
+  Pair pair;
+  MessageChannel& messages = *pair.channels[0];
+  const auto departed = [&] { return messages.traffic()[1].departed; };
+  const std::vector<std::byte> large(std::size_t{200} << 10), small(8);
+  messages.send_now(1, large);
+  messages.send_now(1, small);
+  EXPECT_EQ(departed(), 0u) << "the first one is still in memory of its sender";
+  pair.progress(1);
+  pair.progress(0);
+  EXPECT_EQ(departed(), 2u);
+}
+
 // ---- every message once, whole and in order
 
 struct Chaos {
