@@ -68,8 +68,7 @@ Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
   time_ = CallTime(limit);
   if (Status verdict = verdict_in(group_, view_, "collectives"); !verdict.ok()) return verdict;
   ++number_;
-  group_.counters().add(Counter::kCollectives, 1);
-  group_.counters().set(Counter::kLatestCollective, static_cast<std::uint64_t>(terms.kind));
+  group_.counters().begin_collective(static_cast<std::uint8_t>(terms.kind));
   CallRecord& mine = record();
   mine.number = number_;
   mine.terms = terms;

@@ -42,7 +42,8 @@ inline constexpr CounterName kCounterNames[] = {
     {"dispatches", "dispatches finished"},
     {"combines", "combines finished"},
     {"collectives", "collectives begun"},
-    {"latest_collective", "kind of the latest collective (CallKind), 0: none, or a refusal", false},
+    {"latest_collective", "number of the latest collective, times 256, and its kind (CallKind)",
+     false},
     {"rows_sent", "rows written to windows by dispatch"},
     {"rows_received", "rows received by dispatch"},
     {"bytes_sent", "bytes of rows written to windows by dispatch"},
@@ -53,9 +54,19 @@ inline constexpr CounterName kCounterNames[] = {
 };
 static_assert(std::size(kCounterNames) == kNumCounters);
 
+// The value of kLatestCollective. It is one word, so that a reader gets a number and its kind.
+struct LatestCollective {
+  std::uint64_t number = 0;
+  std::uint8_t kind = 0;  // CallKind
+  std::uint64_t word() const noexcept { return number << 8 | kind; }
+  static LatestCollective of(std::uint64_t word) noexcept {
+    return {word >> 8, static_cast<std::uint8_t>(word)};
+  }
+};
+
 // The beginning of the segment of a group.
 struct alignas(128) CountersHead {
-  static constexpr std::uint64_t kMagic = 0x32706f7479727266;  // this layout: "frrytop2"
+  static constexpr std::uint64_t kMagic = 0x33706f7479727266;  // this layout: "frrytop3"
   std::atomic<std::uint64_t> magic;  // stored last (release); readers are in other processes
   std::uint64_t group;               // a number that the nodes of a group have in common
   std::uint64_t num_ranks, rows_offset, row_bytes;
@@ -76,6 +87,11 @@ class RankCounters {
   }
   // Modulo 2^64: a counter is lowered by adding a negative number.
   void add(Counter counter, std::uint64_t value) noexcept { add(static_cast<int>(counter), value); }
+  void begin_collective(std::uint8_t kind) noexcept {
+    std::atomic<std::uint64_t>& count = row_[static_cast<int>(Counter::kCollectives)];
+    const std::uint64_t number = count.fetch_add(1, std::memory_order_relaxed) + 1;
+    set(Counter::kLatestCollective, LatestCollective{number, kind}.word());
+  }
   void waited(int peer, std::int64_t ns) noexcept {
     add(kNumCounters + peer, static_cast<std::uint64_t>(ns));
   }

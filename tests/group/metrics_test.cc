@@ -1,4 +1,5 @@
-// FERRY_METRICS at a port: a client that reads slowly, and the end of a job.
+// FERRY_METRICS at a port: a client that reads slowly, and the end of a job. Counters that are read
+// while they grow.
 #include "group/metrics.h"
 
 #include <arpa/inet.h>
@@ -13,6 +14,7 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/descriptor.h"
 #include "bootstrap/tcp.h"
@@ -87,6 +89,22 @@ TEST(Metrics, ClientThatReadsSlowlyDoesNotHoldUpTheEndOfAJob) {
   client.join();
   EXPECT_LT(received, whole / 2) << "the end of the job waited for the client";
   unsetenv("FERRY_METRICS");
+}
+
+// A call with an even number is of kind 2, and one with an odd number of kind 1.
+TEST(Counters, TheNumberOfTheLatestCollectiveIsReadWithItsKind) {
+  constexpr std::uint64_t kCalls = 3'000'000;
+  std::vector<std::uint64_t> row(RankCounters::row_bytes(1) / sizeof(std::uint64_t));
+  RankCounters counters(reinterpret_cast<std::byte*>(row.data()));
+  std::jthread caller([&] {
+    for (std::uint64_t i = 1; i <= kCalls; ++i) counters.begin_collective(i % 2 == 0 ? 2 : 1);
+  });
+  LatestCollective latest;
+  for (int wrong = 0; latest.number < kCalls && wrong == 0;) {
+    latest = LatestCollective::of(counters.value(static_cast<int>(Counter::kLatestCollective)));
+    wrong = latest.number > 0 && latest.kind != (latest.number % 2 == 0 ? 2 : 1);
+    EXPECT_FALSE(wrong) << "call " << latest.number << " is of kind " << int{latest.kind};
+  }
 }
 
 }  // namespace

@@ -147,9 +147,9 @@ std::string most_waited(const Rates& rates) {
 // The collective that the rank came to last, and how many it has come to: "all_reduce 41". A number
 // of another program may be any.
 std::string latest_collective(const RankSample& now) {
-  const std::uint64_t number = now.totals[static_cast<std::size_t>(Counter::kCollectives)];
-  const std::uint64_t kind = now.totals[static_cast<std::size_t>(Counter::kLatestCollective)];
-  if (number == 0 || kind > static_cast<std::uint64_t>(internal::CallKind::kBarrier)) return "-";
+  const auto [number, kind] = internal::LatestCollective::of(
+      now.totals[static_cast<std::size_t>(Counter::kLatestCollective)]);
+  if (number == 0 || kind > static_cast<std::uint8_t>(internal::CallKind::kBarrier)) return "-";
   return fmt::format("{} {}", internal::call_name(static_cast<internal::CallKind>(kind)), number);
 }
 
