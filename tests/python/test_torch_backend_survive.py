@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -15,11 +16,12 @@ import torch.distributed as dist  # noqa: E402
 import ferry  # noqa: E402
 import ferry.torch_backend  # noqa: E402
 from ferry.testing import ranks  # noqa: E402
+from ferry.torch_backend.process_group import FerryGroup  # noqa: E402
 
 SIZE = 4
 
 
-def all_calls(rank, members):
+def all_calls(rank, members, size=SIZE):
     """Each collective with values that name the ranks; the blocks of lost ranks are not looked at."""
     total = float(sum(members))
     tensor = torch.full((3,), float(rank))
@@ -28,10 +30,10 @@ def all_calls(rank, members):
     large = torch.full((100_000,), float(rank))
     dist.all_reduce(large, op=dist.ReduceOp.AVG)
     assert torch.equal(large, torch.full_like(large, total / len(members)))
-    rows, received = torch.arange(SIZE) + 10.0 * rank, torch.empty(SIZE)
+    rows, received = torch.arange(size) + 10.0 * rank, torch.empty(size)
     dist.all_to_all_single(received, rows)
     assert [received[peer] for peer in members] == [10.0 * peer + rank for peer in members]
-    parts = [torch.empty(2) for _ in range(SIZE)]
+    parts = [torch.empty(2) for _ in range(size)]
     dist.all_gather(parts, torch.full((2,), float(rank)))
     assert [parts[peer].tolist() for peer in members] == [[float(peer)] * 2 for peer in members]
     part = torch.empty(1)
@@ -108,10 +110,14 @@ def test_a_message_in_flight_of_a_usable_group():
     dist.barrier()
 
 
+def backend():
+    group = dist.group.WORLD
+    return group if isinstance(group, FerryGroup) else group._get_backend(torch.device("cpu"))
+
+
 @ranks(2, kind="threads", deadline=30)
 def test_the_timeout_is_for_the_memory_of_the_new_view_too():
-    group = dist.group.WORLD
-    group = group if hasattr(group, "_begin_view") else group._get_backend(torch.device("cpu"))
+    group = backend()
     if dist.get_rank() == 1:
         naps, begin_view = iter([4.0]), group._begin_view
         group._begin_view = lambda by: time.sleep(next(naps, 0.0)) or begin_view(by)
@@ -125,6 +131,28 @@ def test_the_timeout_is_for_the_memory_of_the_new_view_too():
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == 2
+
+
+@ranks(2, kind="threads", deadline=20)
+def test_a_group_goes_on_when_survive_is_refused():
+    """Rank 0 has a thread in a call of the group's own, beside those of the process group."""
+    rank = dist.get_rank()
+    extra = ferry.Collectives(backend()._group)
+    if rank == 0:
+        waiting = threading.Thread(target=extra.barrier)
+        waiting.start()
+        time.sleep(0.2)
+        with pytest.raises(ferry.InvalidArgument, match="another thread of rank 0 waits"):
+            ferry.torch_backend.survive()
+        dist.send(torch.ones(1), 1)
+        extra_ended = waiting.join
+    else:
+        dist.recv(torch.empty(1), 0)
+        extra_ended = extra.barrier
+    extra_ended()
+    all_calls(rank, (0, 1), size=2)
+    assert ferry.torch_backend.survive() == (2, (0, 1))
+    all_calls(rank, (0, 1), size=2)
 
 
 @ranks(2, kind="threads", deadline=20)
