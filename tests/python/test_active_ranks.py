@@ -21,6 +21,24 @@ def test_a_rank_outside_the_active_set_makes_the_same_calls():
     assert ferry.run_threads(3, body) == [(2, both), (0, []), (2, both)]
 
 
+@pytest.mark.parametrize("topology", ["", "host:3,rank:1"])
+def test_a_rank_outside_whose_dispatch_is_refused_refuses_the_combine_that_follows(topology):
+    def body(group):
+        exchange = group.exchange(max_tokens=2, hidden=2, num_experts=3, top_k=1, dtype="float32")
+        tokens, ids, active = torch.ones(2, 2), torch.tensor([[0], [1]]), [0, 1]
+        if group.rank == 2:
+            with pytest.raises(ferry.InvalidArgument):
+                exchange.dispatch(torch.ones(2, 4)[:, ::2], ids, active_ranks=active)
+            exchange.refuse_combine("its dispatch was refused", active)
+        else:
+            rows = exchange.dispatch(tokens, ids, active_ranks=active)
+            exchange.combine(rows.rows, rows.handle, torch.ones(2, 1))
+        rows = exchange.dispatch(tokens, ids)
+        return exchange.combine(rows.rows, rows.handle, torch.ones(2, 1)).tolist()
+
+    assert ferry.run_threads(3, body, topology=topology) == [[[1.0, 1.0], [1.0, 1.0]]] * 3
+
+
 SUBSET_COMBINES = {
     "a type of rows": lambda rows, handle: ((rows.double(), handle), {}),
     "a shape of bias": lambda rows, handle: ((rows, handle), {"bias": torch.zeros(5)}),
