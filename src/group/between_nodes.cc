@@ -181,15 +181,19 @@ void GroupState::send_abort(std::uint64_t word) noexcept {
 void GroupState::send_abort_to_listeners() {
   for (int peer = 0; peer < size_; ++peer) {
     if (!nodes_.listens[peer] || nodes_.reached[peer]) continue;
-    connect({peer});
-    send(peer, kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
+    try {
+      connect({peer});
+      send(peer, kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
+    } catch (const std::exception&) {
+      nodes_.listens[peer] = false;  // it cannot be told
+    }
   }
 }
 
 bool GroupState::move_messages() {
   try {
     return receive_and_send();
-  } catch (const InvariantError& error) {
+  } catch (const std::exception& error) {  // what arrived may be lost
     static_cast<void>(fail(error.what()));
     return true;
   }
