@@ -171,7 +171,12 @@ template <typename Move>
 Status CollectivesState::call(const CallTerms& terms, Limit limit, const CallArguments& arguments,
                               const Move& move) {
   if (Status begun = calls_.begin(terms, limit_of(limit)); !begun.ok()) return begun;
-  return arguments.refusal().ok() ? move() : calls_.refuse(arguments.refusal());
+  if (!arguments.refusal().ok()) return calls_.refuse(arguments.refusal());
+  try {
+    return move();
+  } catch (const std::exception& error) {  // the other ranks count on this call: it has begun
+    return group_->fail(error.what());
+  }
 }
 
 // NOLINTBEGIN(readability-function-size): as in collectives.cc
