@@ -131,19 +131,20 @@ Status ViewChange::check() const {
                         group_.topology_.num_nodes()),
             group_.rank_};
   }
-  if (const int held = group_.survival_.held(); held > 0) {
-    return {
-        Code::kInvalidArgument,
-        fmt::format("survive: {} exchanges of CUDA ranks cannot go on; destroy them first", held),
-        group_.rank_};
-  }
-  // Sequentially consistent: partner: Making.
+  // Sequentially consistent: partner: Making. First, as a call that it does not see may have made
+  // one of the objects that are looked for next.
   if (group_.survival_.num_calls().load(std::memory_order_seq_cst) > 0) {
     return {Code::kInvalidArgument,
             fmt::format("survive: another thread of rank {} waits in a call of this group, or "
                         "makes an object of it; let its calls end first",
                         group_.rank_),
             group_.rank_};
+  }
+  if (const int held = group_.survival_.held(); held > 0) {
+    return {
+        Code::kInvalidArgument,
+        fmt::format("survive: {} exchanges of CUDA ranks cannot go on; destroy them first", held),
+        group_.rank_};
   }
   return {};
 }
