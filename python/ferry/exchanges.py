@@ -10,8 +10,8 @@ In DeepEP's low-latency calls and in ElasticBuffer the caller gives the largest 
 meet only when a shape changes (`change`).
 
 So no rank uses another exchange, or makes a new one, while other ranks wait in the one before. In a new view of the
-group, whose ranks may have stopped in different calls, all ranks of the view agree on the first dispatch. Experts stay
-with the ranks that own them in view 1.
+group, whose ranks may have stopped in different calls, all ranks of the view agree on the first dispatch, unless it
+leaves some of them out. Experts stay with the ranks that own them in view 1.
 """
 
 import hashlib
@@ -134,10 +134,10 @@ class Exchanges:
             raise make_error("mismatch", message, error.culprit, True) from error
 
     def change(self, shape, active_ranks=None):
-        """Does leave() of `current`, and then all ranks agree on the shape. With active_ranks they do not agree, since
-        the other ranks do not take part."""
+        """Does leave() of `current`, and then all ranks agree on the shape. They do not agree if active_ranks lacks
+        ranks of the view, since those do not take part."""
         self.leave(self.current, shape, active_ranks)
-        if active_ranks is None:
+        if self._all_take_part(active_ranks):
             self.agree(0, shape)
 
     def refuse_change(self, exchange, error, active_ranks=None):
@@ -146,9 +146,12 @@ class Exchanges:
         error = as_refusal(error)
         if exchange is not None:
             exchange.refuse_dispatch(str(error), active_ranks)
-        elif active_ranks is None:
+        elif self._all_take_part(active_ranks):
             self._say_refused(error)
         raise error
+
+    def _all_take_part(self, active_ranks):
+        return active_ranks is None or set(active_ranks).issuperset(self.group.view[1])
 
     def refuse(self, error):
         """A rank whose arguments are wrong calls this instead of dispatch_again() and agree(). It refuses on all ranks

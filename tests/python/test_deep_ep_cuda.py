@@ -5,6 +5,7 @@ Tests that need no GPU run everywhere; the others report why they are skipped.
 """
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_low_latency_handles_are_those_of_the_host(num_experts):
 
 class Something:
     made_by = "a test"
-    owner = handles.Owner("Buffer")
+    owner = handles.Owner("Buffer", SimpleNamespace(view=(1, (0,))))
 
 
 def test_any_tensor_of_a_handle_leads_to_its_state_as_long_as_one_is_left():

@@ -20,7 +20,7 @@ from ferry.placement import Balancer, Placement, blocks, move
 from ferry.torch import MoE
 from test_deep_ep_buffer import check_combine, send
 from test_deep_ep_elastic import M, Combine, Mode
-from test_deep_ep_low_latency_calls import masks, round_of
+from test_deep_ep_low_latency_calls import combine, dispatch, masks, round_of, run_experts
 
 SIZE, VICTIM, MEMBERS = 4, 2, (0, 1, 3)
 NEEDS_ALL = "needs all 4 ranks, and view 2 .* lacks .2.*: make a new group"
@@ -117,7 +117,12 @@ def low_latency(group):
     every = Case(SIZE, tokens=(4, 5, 3, 6), seed=85, top_k=3)
     first, other = (Left(SIZE, tokens=(4, 5, 0, 6), seed=86, top_k=3, hidden=hidden) for hidden in (512, 256))
     round_of(buffer, every, "bf16", ())
+    received, counts, handle, _, _ = dispatch(buffer, every, "bf16")
+    outputs = run_experts(every, buffer.rank, received, counts, "bf16")
     lose(group, lambda: round_of(buffer, every, "bf16", ()))
+    for use_logfmt in (False, True):  # its rows lie where those of all ranks had their places
+        with pytest.raises(ferry.InvalidArgument, match="the handle is of view 1 .* this is view 2"):
+            combine(buffer, every, outputs, handle, use_logfmt=use_logfmt)
     for case, mode, hooks in ((first, "bf16", False), (first, "bf16", True), (first, "ue8m0", False),
                               (other, "bf16", True)):
         round_of(buffer, case, mode, (VICTIM,), hooks)
@@ -133,6 +138,11 @@ def low_latency_with_masks(group):
     assert masks(buffer) == [0, 0, 0, 0]
     lose(group, lambda: round_of(buffer, every, "bf16", ()))
     assert masks(buffer) == [0, 0, 1, 0]  # nobody masked it
+    wrong = torch.empty(3, dtype=torch.int64)
+    for error in (ferry.InvalidArgument if group.rank == 0 else ferry.PeerRejected,) * 2:
+        x, ids, _ = every.inputs(group.rank)
+        with pytest.raises(error):
+            buffer.low_latency_dispatch(x, wrong if group.rank == 0 else ids, 8, 8)
     for mode in ("bf16", "ue8m0"):  # tokens for its experts add nothing, as after a mask
         round_of(buffer, every, mode, (VICTIM,))
     with pytest.raises(ferry.InvalidArgument, match="rank 2 is lost: view 2"):

@@ -56,7 +56,7 @@ class Buffer(LowLatency):
         self.group = group if group is not None else comm
         self.rank, self.group_size = members.rank, members.size
         self._node_starts = nodes.starts(members.topology, members.size)
-        self._owner = handles.Owner("Buffer")
+        self._owner = handles.Owner("Buffer", members)
         self._exchanges: Optional[Exchanges] = Exchanges(members)
         self.device: Optional[device.Device] = None  # the device of this rank's tensors; None: the CPU
         self.device_low_latency: Optional[DeviceLowLatency] = None  # None without a device

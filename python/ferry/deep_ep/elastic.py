@@ -80,7 +80,7 @@ class ElasticBuffer(Sessions):
         self.num_scaleout_ranks, self.num_scaleup_ranks = 1, members.size
         self.num_rdma_ranks, self.num_nvlink_ranks = domain_size(members)
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, members.rank
-        self._owner = handles.Owner("ElasticBuffer")
+        self._owner = handles.Owner("ElasticBuffer", members)
         self._exchanges = Exchanges(members)
         self._shape = None  # the shape of the last dispatch
 

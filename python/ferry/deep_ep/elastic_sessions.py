@@ -11,6 +11,7 @@ import torch
 
 from ferry.deep_ep.scalars import MOST_BYTES, MOST_TOPK, SIZE_UNIT, flag, integer, rounded_up
 from ferry.errors import Error, InvalidArgument
+from ferry.views import need_all_ranks
 
 _ALIGNMENT = 32  # bytes that a tensor of a session is rounded up to
 
@@ -123,6 +124,7 @@ class Sessions:
 
     def _gather(self, tensor):
         group = self.exchanges.group
+        need_all_ranks(group)
         num_bytes = tensor.numel() * tensor.element_size()
         if num_bytes == 0:
             return tensor.new_empty(group.size, *tensor.shape)

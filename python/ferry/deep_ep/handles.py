@@ -22,11 +22,17 @@ _alive = {}  # address of a tensor's storage -> a function that returns its memo
 
 
 class Owner:
-    """The buffer that made a handle, a hook or an event. After the buffer has left its group, check() raises Closed."""
+    """The buffer of `group` that made a handle, a hook or an event. After the buffer has left its group, check() raises
+    Closed."""
 
-    def __init__(self, name):
+    def __init__(self, name, group):
         self.name = name  # the name of the buffer's class
         self.left_group = False
+        self._group = group
+
+    def view(self):
+        """The number of the group's view."""
+        return self._group.view[0]
 
     def check(self, what):
         if self.left_group:
@@ -39,6 +45,7 @@ class Memory(np.ndarray):
     never be freed."""
 
     state = None
+    view_number = 0  # the view of the group in which the dispatch was made
     addresses = ()  # the addresses of its tensors; empty for views of this array
 
     def __del__(self, alive=_alive):
@@ -53,7 +60,7 @@ def allocate(state, *parts):
     """
     offsets, end = _places(parts)
     memory = Memory(end, np.uint8)  # owns its bytes: numpy lets views refer to the owner only
-    memory.state = state
+    memory.state, memory.view_number = state, state.owner.view()
     arrays = [np.ndarray(shape, dtype, memory, offset) for offset, (dtype, shape) in zip(offsets, parts)]
     tensors = [torch.from_numpy(array) for array in arrays]
     first = _storage_address(tensors[0])
@@ -67,7 +74,7 @@ class DeviceMemory:
     the tensors."""
 
     def __init__(self, state, storage):
-        self.state = state
+        self.state, self.view_number = state, state.owner.view()
         address = storage.data_ptr()
 
         def forget(freed):  # another storage may have the address by now
@@ -113,7 +120,8 @@ def find(handle, kind):
     remains. The state of the memory is a `kind`.
 
     Raises ferry.InvalidArgument when no entry is a tensor that a dispatch returned, or a view of one, or when that
-    dispatch was of another kind. Raises ferry.Closed when the buffer of the dispatch has left its group.
+    dispatch was of another kind, or was made in an earlier view of the group: rows lie in other places now. Raises
+    ferry.Closed when the buffer of the dispatch has left its group.
     """
     parts = handle if isinstance(handle, (tuple, list)) else [handle]
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
@@ -124,7 +132,11 @@ def find(handle, kind):
             continue
         if not isinstance(memory.state, kind):
             raise InvalidArgument(f"the handle is of {memory.state.made_by}, need one of {kind.made_by}")
-        memory.state.owner.check("handle")
+        owner = memory.state.owner
+        owner.check("handle")
+        if memory.view_number != owner.view():
+            raise InvalidArgument(f"the handle is of view {memory.view_number} of the group, which is over: this is "
+                                  f"view {owner.view()}, and the dispatch has to be repeated")
         return memory
     raise InvalidArgument(f"the handle ({len(parts)} entries, {len(tensors)} of them tensors) has no tensor that a "
                           "dispatch of this process returned: copies of a handle's tensors do not lead to its dispatch")

@@ -25,7 +25,7 @@ class Sent:
         self.owner = owner
         self.exchange = exchange
         self.ids = ids.copy()  # a copy, as the caller may write to topk_idx before the combine
-        self.active_ranks = active_ranks  # None: all
+        self.active_ranks = active_ranks  # None: those of the view
         self.max_tokens = max_tokens
         self.num_experts = num_experts
         self.route = None  # ferry.Handle; None until the rows have been received
