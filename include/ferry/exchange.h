@@ -59,7 +59,8 @@ class FERRY_EXPORT Handle {
   // / tp_size], and they send to the R / tp_size ranks of a domain.
   std::span<const std::int64_t> tokens_per_rank() const noexcept;
   std::span<const std::int64_t> rows_sent() const noexcept;
-  // The ranks that its dispatch named as active_ranks; empty: all.
+  // The ranks that took part in its dispatch, if those are not all: its active_ranks, or the ranks
+  // of the view. Empty: all.
   std::span<const int> active_ranks() const noexcept;
 
   const std::shared_ptr<const internal::Route>& route() const noexcept { return route_; }
@@ -153,7 +154,8 @@ struct FERRY_EXPORT Received {
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;  // type of the wire
   // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k). Sources are numbered by
-  // their place in active_ranks, with tp_size > 1 by their rank in the expert-parallel domain.
+  // their place in handle.active_ranks(), with tp_size > 1 by their rank in the expert-parallel
+  // domain.
   std::span<const std::int32_t> sources;
   // Expert layouts [num_rows], 1 for shared experts; kRankMajor [num_rows, K], 0 where not local.
   // Empty when no rank gave topk_weights.

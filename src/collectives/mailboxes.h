@@ -90,7 +90,7 @@ class Mailboxes {
            position % shape_.ring_bytes;
   }
   // The memory for a piece. Its size in the mailbox is enough for its bytes, its vector and what
-  // the allocator adds, and three lines more than KeptMessage has for a place in the list.
+  // the allocator adds. A message also takes a place in the list.
   std::size_t kept_bytes(int sender, const PieceHead& piece) const noexcept {
     constexpr std::size_t kMessage = sizeof(KeptMessage) + sizeof(PieceHead);
     return MailboxShape::piece_bytes(piece.bytes) + (begins(sender) ? kMessage : 0);

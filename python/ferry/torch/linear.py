@@ -32,7 +32,7 @@ class Dispatched(NamedTuple):
     rows: torch.Tensor  # [N, H], padded [L, C, H]; zeros where no token was placed
     weights: Optional[torch.Tensor]  # float32 [N], rank_major [N, K]; None without topk_weights
     handle: "Union[Handle, ferry.cuda.Handle]"
-    sources: torch.Tensor  # int32 [N, 3]: source rank, token, k
+    sources: torch.Tensor  # int32 [N, 3]: source rank (its place in handle.active_ranks, if that is not None), token, k
     topk_ids: Optional[torch.Tensor]  # rank_major: int32 [N, K], local expert or -1; else None
 
 
