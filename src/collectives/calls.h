@@ -1,6 +1,6 @@
 // Calls: the protocol of one call of a Collectives. It numbers calls, publishes the record and the
-// flag of this rank, waits for those of the others, and derives the outcome from all records.
-// calls.cc numbers, flags, waits verdict.cc the outcome that follows from all records
+// flag of this rank, waits for those of the others (calls.cc), and derives the outcome from all
+// records (verdict.cc).
 //
 // Every rank waits for the record of every rank in every call. So a rank that has published call n
 // knows that all have finished call n - 2, whose records and half of the window it replaces. Call n

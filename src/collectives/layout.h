@@ -2,10 +2,9 @@
 // number of ranks, except the counts of the records and the flags of messages, which are 8 bytes
 // for each pair of ranks.
 //
-//   flag and records [ranks]     CallFlag, CallRecord of each of the last calls, then for each
-//   parity
-//                                of the call the counts that the rank sends [ranks], and those that
-//                                it expects [ranks]
+//   flag and records [ranks]     CallFlag, CallRecord of each of the last calls, then for calls of
+//                                even and of odd numbers the counts that the rank sends [ranks],
+//                                and those that it expects [ranks]
 //   windows          [ranks]     two halves
 //   mailboxes        [ranks]     of one sender, for each receiver (mailbox.h)
 #pragma once

@@ -32,8 +32,8 @@ constexpr std::chrono::milliseconds kEndsSoon{500};
 constexpr int kNapPart = 8;
 constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
-// Counts a wait from begin() to its end. Relaxed: only survive() in another thread reads the
-// number.
+// Counts a wait from begin() to its end. Relaxed: survive() in another thread may or may not see a
+// call that the program makes beside it; those that make objects count themselves (Making).
 class CountedWait {
  public:
   explicit CountedWait(std::atomic<int>& num_calls) noexcept : num_calls_(num_calls) {}
