@@ -330,8 +330,8 @@ class ElasticBuffer(Sessions):
         if shape != self._shape or self.exchanges.current is None:
             self.exchanges.change(shape)
             self._shape = shape
-        self.exchanges.current = self.exchanges.hold(call.max_tokens, key)
-        return self.exchanges.current
+        exchange = self.exchanges.current = self.exchanges.hold(call.max_tokens, key)
+        return exchange
 
     def _refuse(self, error, exchange=None):
         """Refuses this dispatch on all ranks and raises `error`: in `exchange`, or without one in the exchange of the

@@ -79,9 +79,9 @@ class LowLatency:
             *returned, hook = self.device_low_latency.dispatch(SimpleNamespace(**locals()), switches, self._masked)
             return (*returned, here.done(), hook)
         statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        exchange, max_tokens, num_experts = self._exchange_of(
-            x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, switches)
         active_ranks = self._active_ranks()
+        exchange, max_tokens, num_experts = self._exchange_of(
+            x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, switches, active_ranks)
         with arguments.Refusing(exchange.refuse_dispatch, active_ranks):
             arguments.check_dispatch(x, max_tokens, switches)
             ids = arguments.read_ids(topk_idx, (len(x), topk_idx.shape[1])).numpy()
@@ -209,11 +209,11 @@ class LowLatency:
         """Returns (L, R * M) of a dispatch."""
         return sent.exchange.num_local_experts, self.group_size * sent.max_tokens
 
-    def _exchange_of(self, x, topk_idx, max_tokens, num_experts, switches):
+    def _exchange_of(self, x, topk_idx, max_tokens, num_experts, switches, active_ranks):
         """Returns (exchange for a dispatch, max_tokens, num_experts). The arguments decide which exchange it is. Where
         they are invalid, the call is refused in the exchange of the last dispatch: the other ranks are most likely in
         it, since all ranks leave it before they use another one."""
-        last, active_ranks = self.exchanges.current, self._active_ranks()
+        last = self.exchanges.current
         try:
             switches.check()
             max_tokens, num_experts = arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
