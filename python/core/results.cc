@@ -64,8 +64,7 @@ void bind_handle(nb::module_& module) {
           },
           nb::sig("def active_ranks(self, /) -> list[int] | None"),
           "The ranks that took part in its dispatch, if not all: its active_ranks, or the ranks of "
-          "the "
-          "view. None: all.");
+          "the view. None: all.");
   add_counts(type, "tokens_per_expert", &Handle::tokens_per_expert,
              "int64 [L]: rows of each local expert.");
   add_counts(type, "aligned_tokens_per_expert", &Handle::aligned_tokens_per_expert,
@@ -200,8 +199,7 @@ void bind_results(nb::module_& module) {
           },
           nb::sig("def sources(self, /) -> Array"),
           "int32 [N, 3]: source rank, by its place in handle.active_ranks if that is not None, "
-          "token, k "
-          "of each row; rank -1 in gaps.")
+          "token, k of each row; rank -1 in gaps.")
       .def_prop_ro(
           "weights", [](const PyReceived& self) { return per_row(self, live(self).weights); },
           nb::sig("def weights(self, /) -> Array | None"),
