@@ -241,6 +241,11 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         _GROUPS.discard(self)
 
 
+def backend_of(group: dist.ProcessGroup) -> Any:
+    """The backend of a process group for tensors on the CPU. With torch 2.13 a backend is the group itself."""
+    return group if isinstance(group, FerryGroup) else group._get_backend(torch.device("cpu"))
+
+
 # Kept until their end: under TORCH_DISTRIBUTED_DEBUG=DETAIL torch keeps the C++ part of a group alone, which without
 # its Python part has none of the methods above.
 _GROUPS: set[FerryGroup] = set()
