@@ -41,8 +41,9 @@ class Survival {
   // Between these two the object is renewed with each view.
   void add(Lasting* object);
   void remove(Lasting* object) noexcept;
-  // Objects of which a thread looks at the view, while there is one: survive() refuses. Relaxed:
-  // they are made in a Making, which orders this before survive() looks.
+  // Counts the objects that have a thread of their own, which reads the view. While there is one,
+  // survive() refuses. Relaxed: they are made in a Making, which orders this before survive()
+  // looks.
   void hold(int change) noexcept { held_.fetch_add(change, std::memory_order_relaxed); }
   int held() const noexcept { return held_.load(std::memory_order_relaxed); }
   // An object of a broken group ends. If this rank has prepared for the next view, the others may

@@ -66,7 +66,7 @@ class MessageChannel {
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
-  // These call the transport. All of them must be called before any message is sent.
+  // These call the transport. A peer must be connected before a message is sent to it.
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
@@ -94,8 +94,8 @@ class MessageChannel {
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
   // Returns true if all messages have been sent, so that their memory is free.
   bool all_sent() const;
-  // [ranks]: the number of messages to each rank until now, and of the first of them that are all
-  // no longer in memory of this rank.
+  // [ranks]: how many messages were sent to each rank, and how many of the oldest of them have all
+  // left the memory of this rank.
   struct Traffic {
     std::uint64_t sent = 0, departed = 0;
   };

@@ -63,7 +63,7 @@ struct MessageChannel::Peer {
   bool is_lost = false;
   int num_buffers = 0;
   Traffic traffic;
-  std::deque<bool> departed;       // of each message after the first traffic.departed
+  std::deque<bool> departed;       // by message, from number traffic.departed + 1 on
   std::vector<Outgoing*> buffers;  // free buffers
   Outgoing* bundle = nullptr;      // the bundle that is not sent yet
   std::map<std::uint32_t, Early> early;
