@@ -31,7 +31,13 @@ typedef struct ferry_collectives_options {
   int64_t deadline_ns;  // deadline of each call that gives none; 0: that of the group
   // Bytes of the window of each rank, through which data are moved; 0: 2 MiB. Equal on all ranks.
   int64_t window_bytes;
+  // Bytes that ferry_collectives_allocate can hand out on each rank at a time. Equal on all ranks.
+  // They are address space in each process, of all ranks together, until they are handed out.
+  int64_t shared_bytes;
 } ferry_collectives_options;
+
+// Memory that ferry_collectives_allocate handed out.
+typedef struct ferry_memory ferry_memory;
 
 // The arguments of a collective. A call reads the fields that its comment below names, and only
 // during the call. Counts are in elements, and R is the number of ranks.
@@ -71,6 +77,16 @@ FERRY_EXPORT ferry_code ferry_collectives_create(const ferry_group* group,
 // Local, returns at once; NULL has no effect. Ranks whose later calls need this one get
 // FERRY_MISMATCH.
 FERRY_EXPORT void ferry_collectives_destroy(ferry_collectives* collectives);
+
+// Memory of this rank that the other ranks of its node can read, aligned to 4 KiB. Local, any
+// thread. ferry_all_gather_v, ferry_reduce_scatter_v and ferry_broadcast of more than 16 KiB that
+// lie there are read in place: no rank of the node copies them first. FERRY_CAPACITY when
+// shared_bytes or the machine do not have this many bytes in a row. The memory may outlive
+// `collectives`; after ferry_memory_release it is handed out again.
+FERRY_EXPORT ferry_code ferry_collectives_allocate(const ferry_collectives* collectives,
+                                                   int64_t bytes, ferry_memory** memory);
+FERRY_EXPORT void* ferry_memory_data(const ferry_memory* memory);  // NULL for NULL
+FERRY_EXPORT void ferry_memory_release(ferry_memory* memory);      // NULL has no effect
 
 // Collective, the same order on every rank. Calls that differ are FERRY_MISMATCH on all ranks; an
 // argument that one rank refuses is FERRY_INVALID_ARGUMENT there and FERRY_PEER_REJECTED elsewhere.

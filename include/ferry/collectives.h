@@ -28,6 +28,9 @@ struct CollectivesOptions {
   std::int64_t window_bytes = std::int64_t{2} << 20;
   // The deadline of the creation; 0: that of the group.
   std::chrono::nanoseconds creation_deadline{0};
+  // Bytes that allocate() can hand out on each rank at a time. Equal on all ranks. They are address
+  // space in each process, of all ranks together, until they are handed out.
+  std::int64_t shared_bytes = 0;
 };
 
 // A message that a rank has begun to send or to receive. Copies are the same message.
@@ -107,6 +110,14 @@ class FERRY_EXPORT Collectives {
   [[nodiscard]] Status scatter_v(const void* in, void* out, Counts counts, DataType dtype, int root,
                                  Deadline deadline = {}) noexcept;
   [[nodiscard]] Status barrier(Deadline deadline = {}) noexcept;
+
+  // Memory of this rank that the other ranks of its node can read, not initialised, aligned to 4
+  // KiB. Local, any thread. all_gather_v, reduce_scatter_v and broadcast of more than 16 KiB that
+  // lie there are read in place: no rank of the node copies them into its window. Elsewhere it is
+  // memory as any other. It outlives this object, and is handed out again when the last copy of the
+  // pointer is gone. Throws Error(kCapacity) when shared_bytes or the memory of the machine do not
+  // have this many bytes in a row.
+  std::shared_ptr<void> allocate(std::int64_t bytes) const;
 
   // Call in place of a collective on a rank that cannot make it. Returns `why` on this rank, and
   // kPeerRejected on the others.

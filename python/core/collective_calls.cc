@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/arrays.h"
 #include "core/errors.h"
+#include "core/libraries.h"
 #include "core/tensor.h"
 
 namespace ferry::python {
@@ -341,10 +343,11 @@ int finish(const PyMessage& self) {
 }
 
 PyCollectives make_collectives(const PyGroup& group, nb::handle deadline, std::int64_t window_bytes,
-                               nb::handle creation_deadline) {
+                               nb::handle creation_deadline, std::int64_t shared_bytes) {
   Group members = group.get();
   CollectivesOptions options;
   options.window_bytes = window_bytes;
+  options.shared_bytes = shared_bytes;
   try {
     options.deadline = read_deadline(deadline);
     options.creation_deadline = read_deadline(creation_deadline);
@@ -355,6 +358,16 @@ PyCollectives make_collectives(const PyGroup& group, nb::handle deadline, std::i
   auto held = std::make_shared<HeldCollectives>();
   held->collectives = without_gil([&] { return Collectives(members, options); });
   return PyCollectives(std::move(held), "Collectives");
+}
+
+nb::object empty(const PyCollectives& self, std::int64_t size, nb::handle dtype) {
+  const Element element = element_from_object(dtype);
+  const auto bytes = static_cast<std::int64_t>(element_bytes(element));
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / bytes;
+  if (size < 0 || size > most) refuse("size is {}, need 0 to {}", size, most);
+  const std::shared_ptr<void> memory = self.get()->collectives.allocate(size * bytes);
+  return make_array({.data = memory.get(), .shape = {size}, .element = element, .pin = memory},
+                    loaded_library());
 }
 
 }  // namespace ferry::python

@@ -47,7 +47,8 @@ struct PyCollectives : Closable<HeldCollectives> {
 };
 
 PyCollectives make_collectives(const PyGroup& group, nb::handle deadline, std::int64_t window_bytes,
-                               nb::handle creation_deadline);
+                               nb::handle creation_deadline, std::int64_t shared_bytes);
+nb::object empty(const PyCollectives& self, std::int64_t size, nb::handle dtype);
 
 void all_to_all_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle out_counts,
                   nb::handle in_counts, nb::handle deadline);

@@ -124,20 +124,29 @@ void bind_collectives(nb::module_& module) {
   type.def(
           "__init__",
           [](PyCollectives* self, const PyGroup& group, nb::handle limit, std::int64_t window_bytes,
-             nb::handle creation) {
-            new (self) PyCollectives(make_collectives(group, limit, window_bytes, creation));
+             nb::handle creation, std::int64_t shared_bytes) {
+            new (self)
+                PyCollectives(make_collectives(group, limit, window_bytes, creation, shared_bytes));
           },
           arg("group"), nb::kw_only(), deadline(),
           arg("window_bytes") = CollectivesOptions().window_bytes,
-          arg("creation_deadline").none() = nb::none(),
+          arg("creation_deadline").none() = nb::none(), arg("shared_bytes") = 0,
           nb::sig("def __init__(self, group: Group, *, deadline: float | None = None, "
-                  "window_bytes: int = 2097152, creation_deadline: float | None = None) -> None"))
+                  "window_bytes: int = 2097152, creation_deadline: float | None = None, "
+                  "shared_bytes: int = 0) -> None"))
       .def_prop_ro(
           "rank", [](const PyCollectives& self) { return self.get()->collectives.rank(); },
           "This rank, 0 to size - 1.")
       .def_prop_ro(
           "size", [](const PyCollectives& self) { return self.get()->collectives.size(); },
           "Number of ranks.")
+      .def("empty", &empty, arg("size"), arg("dtype"),
+           nb::sig("def empty(self, size: int, dtype: typing.Any) -> typing.Any"),
+           "A new array of one dimension, of torch or of numpy, in memory that the other ranks of "
+           "the node can read, taken from shared_bytes. Local. all_gather_v, reduce_scatter_v and "
+           "broadcast of more than 16 KiB that lie there are read in place, without a copy into "
+           "the window. Elsewhere it is an array as any other. It may outlive this object. "
+           "ferry.Capacity when shared_bytes or the machine do not have this many bytes in a row.")
       .def(
           "close", [](const PyCollectives& self) { self.close(); }, "Releases the window. Local.");
   bind_moves(type);

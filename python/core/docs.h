@@ -53,6 +53,8 @@ inline constexpr const char* kCollectivesDoc =
 group: of ferry.init, ferry.spawn or ferry.run_threads.
 deadline: seconds that a call may wait; None: the deadline of the group.
 window_bytes: the memory of each rank through which its data pass, in chunks; equal on all ranks.
+shared_bytes: what empty() can hand out on each rank at a time; equal on all ranks. They are address
+    space in each process, of all ranks together, until they are handed out.
 creation_deadline: seconds in which the ranks must come to make it; None: the deadline of the group.
 
 Arrays have any shape and are taken as their elements in memory order. Counts are in elements, a

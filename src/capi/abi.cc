@@ -181,9 +181,10 @@ FERRY_AT(ferry_span, phase, 8);
 FERRY_AT(ferry_span, begin_ns, 16);
 FERRY_AT(ferry_span, end_ns, 24);
 
-FERRY_STRUCT(ferry_collectives_options, 24);
+FERRY_STRUCT(ferry_collectives_options, 32);
 FERRY_AT(ferry_collectives_options, deadline_ns, 8);
 FERRY_AT(ferry_collectives_options, window_bytes, 16);
+FERRY_AT(ferry_collectives_options, shared_bytes, 24);
 
 FERRY_STRUCT(ferry_collective_args, 72);
 FERRY_AT(ferry_collective_args, in, 8);

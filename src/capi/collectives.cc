@@ -63,10 +63,11 @@ ferry::CollectivesOptions to_options(const ferry_collectives_options* given) {
   ferry::CollectivesOptions options;
   if (given == nullptr) return options;
   const auto c = ferry::capi::read(given, "ferry_collectives_options");
-  auto& [deadline, window_bytes, creation_deadline] = options;
+  auto& [deadline, window_bytes, creation_deadline, shared_bytes] = options;
   deadline = std::chrono::nanoseconds(c.deadline_ns);
   window_bytes = or_default(c.window_bytes, window_bytes);
   static_cast<void>(creation_deadline);  // that of the group
+  shared_bytes = c.shared_bytes;
   return options;
 }
 
@@ -91,6 +92,22 @@ ferry_code ferry_collectives_create(const ferry_group* group,
 }
 
 void ferry_collectives_destroy(ferry_collectives* collectives) { destroy(collectives); }
+
+ferry_code ferry_collectives_allocate(const ferry_collectives* collectives, int64_t bytes,
+                                      ferry_memory** memory) {
+  return guarded([&] {
+    required(memory, "memory");
+    *memory = nullptr;
+    const ferry_collectives& used = required(collectives, "collectives");
+    *memory = make<ferry_memory>(used.allocator, used.collectives.allocate(bytes));
+  });
+}
+
+void* ferry_memory_data(const ferry_memory* memory) {
+  return memory ? memory->data.get() : nullptr;
+}
+
+void ferry_memory_release(ferry_memory* memory) { destroy(memory); }
 
 ferry_code ferry_all_to_all_v(ferry_collectives* collectives, const ferry_collective_args* args) {
   return collective(collectives, args, [](Collectives& self, const Read& a) {

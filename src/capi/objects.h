@@ -114,6 +114,11 @@ struct ferry_collectives {
   ferry::Collectives collectives;
 };
 
+struct ferry_memory {
+  ferry::capi::Allocator allocator;
+  std::shared_ptr<void> data = {};
+};
+
 struct ferry_handle {
   ferry::capi::Allocator allocator;
   ferry::Handle handle = {};

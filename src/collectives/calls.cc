@@ -41,6 +41,8 @@ Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const Collecti
       segment_(std::move(segment)),
       layout_(layout),
       mirror_(std::move(mirror)),
+      allocations_(std::make_shared<Allocations>(segment_, layout_.shared(group.rank()),
+                                                 layout_.shared_bytes())),
       members_(group.view().members),
       awaited_(awaited(group.survival())),
       served_(mirror_ ? mirror_->table().is_served : std::vector<bool>()),
@@ -55,11 +57,16 @@ void Calls::close() noexcept {
   if (mirror_) Mirror::keep_open(mirror_);
 }
 
+void Calls::show(const void* data, std::size_t bytes) noexcept {
+  if (bytes > kSmallBytes) record().in_place = allocations_->offset_of(data, bytes);
+}
+
 void Calls::put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
                 int reader) const {
   std::byte* const place = half(rank(), round) + offset;
   const bool all = reader == kAll;
-  if (all || group_.here(reader)) copy(place, from, bytes, Stores::kCached);
+  if (record(rank()).in_place == 0 && (all || group_.here(reader)))
+    copy(place, from, bytes, Stores::kCached);
   if (mirror_ && (all || !group_.here(reader)))
     mirror_->send_data(static_cast<std::size_t>(place - at(0)), {from, bytes}, reader);
 }
@@ -75,6 +82,7 @@ Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
   mine.status = Code::kOk;
   mine.sends = mine.expects = 0;
   mine.rounds = 0;
+  mine.in_place = 0;
   mine.reason[0] = 0;
   return {};
 }
@@ -124,9 +132,9 @@ Status Calls::meet() {
 
 Status Calls::end() {
   raise_step(Step::end(number_));
-  if (!mirror_) return {};
+  if (!mirror_ && !extent_.shown) return {};
   Await others = awaiting("end", Step::end(number_));
-  others.only = &served_;
+  if (!extent_.shown) others.only = &served_;
   return leave(group_.wait(others));
 }
 

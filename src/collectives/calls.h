@@ -4,7 +4,8 @@
 //
 // Every rank waits for the record of every rank in every call. So a rank that has published call n
 // knows that all have finished call n - 2, whose records and half of the window it replaces. Call n
-// begins with half n modulo 2.
+// begins with half n modulo 2. A call in which ranks read memory of the caller (show) ends when all
+// have read it.
 #pragma once
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/allocations.h"
 #include "collectives/layout.h"
 #include "collectives/mirror.h"
 #include "collectives/record.h"
@@ -26,11 +28,15 @@
 
 namespace ferry::internal {
 
+// Up to this size waiting for one more flag takes longer than copying or reading the data again.
+constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
+
 class Calls {
  public:
   // `mirror`: null on one node.
   Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
         std::shared_ptr<Mirror> mirror);
+  Allocations& allocations() const noexcept { return *allocations_; }
   // Call at the end of the Collectives. From then on, waits of the others for this rank pass, and
   // find that its record is missing.
   void close() noexcept;
@@ -47,6 +53,15 @@ class Calls {
     return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
   }
 
+  // Shows the other ranks of the node where the data of this rank are, if the caller has the memory
+  // from `allocations` and a copy into the window takes longer than another wait. put() then copies
+  // nothing for these ranks. Call it before run().
+  void show(const void* data, std::size_t bytes) noexcept;
+  // The data of a rank in memory of its caller; null: they are in its window.
+  const std::byte* shown(int rank) const noexcept {
+    const std::uint64_t offset = record(rank).in_place;
+    return offset != 0 && group_.here(rank) ? at(offset) : nullptr;
+  }
   // Writes data that `reader` will read to an offset in this rank's half.
   static constexpr int kAll = Mirror::kAll;
   void put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
@@ -83,6 +98,11 @@ class Calls {
   Status run(std::int64_t rounds, const Write& write, const Take& take, const Finish& finish);
 
  private:
+  // What the records of a call say about all ranks together.
+  struct Extent {
+    std::int64_t most_rounds = 0;
+    bool shown = false;  // a rank shows its data
+  };
   CallRecord& record(int rank) const noexcept {
     return *reinterpret_cast<CallRecord*>(at(layout_.record(rank, number_)));
   }
@@ -104,8 +124,9 @@ class Calls {
   Status await_free_half();
   // Publishes the record and waits for those of all ranks.
   Status meet();
-  // The end of a call in which a rank has several rounds: raises the step for which other ranks
-  // wait, and waits for the messages that this rank writes to the segment of its node.
+  // The end of a call in which a rank has several rounds or shows its data: raises the step for
+  // which other ranks wait. Waits for the messages that this rank writes to the segment of its
+  // node, and until all ranks have read the data that are shown.
   Status end();
   // Ends every call: waits until the messages that others wait for have been sent.
   Status leave(Status status);
@@ -120,6 +141,7 @@ class Calls {
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
   std::shared_ptr<Mirror> mirror_;
+  const std::shared_ptr<Allocations> allocations_;
   const std::vector<int> members_;
   const std::vector<bool> awaited_;  // [ranks] the members; empty: all ranks are
   std::vector<bool> served_;         // [ranks] ranks of other nodes whose flags this rank writes
@@ -128,7 +150,7 @@ class Calls {
   CallTime time_;                  // of the current call
   std::uint64_t view_;             // the view of the group in which all was made
   std::uint64_t number_ = 0;       // of the last call
-  std::int64_t most_rounds_ = 0;   // the most of any rank in the last call
+  Extent extent_;                  // of the last call
   std::uint64_t both_halves_ = 0;  // the last call in which this rank wrote to both halves
 };
 
@@ -159,7 +181,7 @@ Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, con
       finish(round);
     }
   }
-  return most_rounds_ > 1 ? end() : leave({});
+  return extent_.most_rounds > 1 || extent_.shown ? end() : leave({});
 }
 
 }  // namespace ferry::internal

@@ -115,6 +115,10 @@ Status Collectives::barrier(Deadline deadline) noexcept {
   return guarded(state_, [&](CollectivesState& state) { return state.barrier(deadline); });
 }
 
+std::shared_ptr<void> Collectives::allocate(std::int64_t bytes) const {
+  return made(state_).allocate(bytes);
+}
+
 Status Collectives::refuse(const Status& why) noexcept {
   return guarded(state_, [&](CollectivesState& state) { return state.refuse(why); });
 }

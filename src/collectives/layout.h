@@ -7,6 +7,7 @@
 //                                and those that it expects [ranks]
 //   windows          [ranks]     two halves
 //   mailboxes        [ranks]     of one sender, for each receiver (mailbox.h)
+//   allocations      [ranks]     what a rank hands out to its caller (allocations.h)
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,8 @@ class CollectivesLayout {
   // Two are enough for the calls; an error lists more (Calls::latest).
   static constexpr std::uint64_t kRecords = 12;
 
-  CollectivesLayout(int num_ranks, std::size_t window_bytes, std::size_t mailbox_bytes) {
+  CollectivesLayout(int num_ranks, std::size_t window_bytes, std::size_t mailbox_bytes,
+                    std::size_t shared_bytes = 0) {
     const auto ranks = static_cast<std::size_t>(num_ranks);
     Accumulator control;
     control.take(sizeof(CallFlag), alignof(CallFlag));
@@ -38,6 +40,8 @@ class CollectivesLayout {
     segment.take(checked_mul(control_bytes_, ranks), kPage);
     windows_ = segment.take(checked_mul(window_stride(), ranks), kPage);
     mailboxes_ = segment.take(checked_mul(mailbox_stride(), ranks), kPage);
+    shared_bytes_ = shared_bytes / kPage * kPage;
+    shared_ = segment.take(checked_mul(shared_bytes_, ranks), kPage);
     segment_bytes_ = segment.align(kPage);
   }
 
@@ -61,6 +65,8 @@ class CollectivesLayout {
   }
   std::size_t mailboxes(int rank) const noexcept { return mailboxes_ + rank * mailbox_stride(); }
   std::size_t mailboxes_bytes() const noexcept { return mailbox_bytes_; }
+  std::size_t shared(int rank) const noexcept { return shared_ + rank * shared_bytes_; }
+  std::size_t shared_bytes() const noexcept { return shared_bytes_; }
 
  private:
   // Whole pages, so that the memory of each rank lies on its own NUMA domain.
@@ -68,7 +74,7 @@ class CollectivesLayout {
   std::size_t mailbox_stride() const { return (mailbox_bytes_ + kPage - 1) / kPage * kPage; }
 
   std::size_t record_, counts_, counts_bytes_, control_bytes_, half_bytes_, mailbox_bytes_;
-  std::size_t windows_, mailboxes_, segment_bytes_;
+  std::size_t windows_, mailboxes_, shared_bytes_, shared_, segment_bytes_;
 };
 
 }  // namespace ferry::internal

@@ -77,13 +77,15 @@ Status move_pairs(Calls& calls, const PairData& data) {
 
 Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
   const int rank = calls.rank();
-  const std::byte* const own = data.in + data.blocks.before(rank);
+  const std::size_t before = data.blocks.before(rank);
   const std::vector<int>& members = calls.members();
   std::vector<const void*> rows(members.size());
   const auto take = [&](std::int64_t round) {
     const Chunk chunk(data.blocks.of(rank), slot_bytes(calls), round);
-    for (std::size_t i = 0; i < members.size(); ++i)
-      rows[i] = members[i] == rank ? own + chunk.begin : slot(calls, members[i], round);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const std::byte* in = members[i] == rank ? data.in : calls.shown(members[i]);
+      rows[i] = in ? in + before + chunk.begin : slot(calls, members[i], round);
+    }
     reduce_elements({.rows = rows.data(),
                      .num_rows = static_cast<int>(rows.size()),
                      .type = data.dtype,
@@ -91,6 +93,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
                      .out = data.out + chunk.begin,
                      .count = static_cast<std::int64_t>(chunk.size / data.blocks.element)});
   };
+  calls.show(data.in, data.blocks.before(calls.size()));
   return calls.run(
       num_rounds(data.blocks.most(/*but=*/-1), slot_bytes(calls)),
       [&](std::int64_t round) { fill_slots(calls, data.in, data.blocks, round); }, take);

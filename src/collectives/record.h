@@ -46,7 +46,10 @@ struct alignas(64) CallRecord {
   // over what it expects. Over all ranks both sums are equal where the counts match.
   std::uint64_t sends = 0, expects = 0;
   std::int64_t rounds = 0;  // in which this rank takes part
-  char reason[192] = {};
+  // The offset in the segment at which ranks of the node read the data of this rank; 0: in its
+  // window.
+  std::uint64_t in_place = 0;
+  char reason[184] = {};
 };
 static_assert(sizeof(CallRecord) == 256);
 

@@ -59,6 +59,10 @@ void check_options(const CollectivesOptions& options, int num_ranks) {
                 fmt::format("window_bytes is {}, need {} to {} for {} ranks", options.window_bytes,
                             least, kMost, num_ranks));
   }
+  if (options.shared_bytes < 0 || options.shared_bytes > kMost) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("shared_bytes is {}, need 0 to {}", options.shared_bytes, kMost));
+  }
   for (const auto deadline : {options.deadline, options.creation_deadline}) {
     if (deadline.count() >= 0) continue;
     throw Error(Code::kInvalidArgument,
@@ -102,13 +106,15 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
     : mailboxes(group.size(), kMailboxBytes),
       layout(group.size(),
              static_cast<std::size_t>(std::max<std::int64_t>(0, options.window_bytes)),
-             mailboxes.all_bytes) {
+             mailboxes.all_bytes,
+             static_cast<std::size_t>(std::max<std::int64_t>(0, options.shared_bytes))) {
   const Deadline by = group.deadline(options.creation_deadline);
   make_alike(
       group, by,
       [&] {
         check_options(options, group.size());
-        return fmt::format("window_bytes is {}\n", options.window_bytes);
+        return fmt::format("window_bytes is {}\nshared_bytes is {}\n", options.window_bytes,
+                           options.shared_bytes);
       },
       kObject);
   segment = share_segment(group, layout.segment_bytes(), by);
@@ -342,6 +348,12 @@ Status CollectivesState::barrier(Limit limit) {
     return calls_.run(
         1, [](std::int64_t) {}, [](std::int64_t) {});
   });
+}
+
+std::shared_ptr<void> CollectivesState::allocate(std::int64_t bytes) const {
+  if (bytes < 0)
+    throw Error(Code::kInvalidArgument, fmt::format("bytes is {}, need 0 or more", bytes));
+  return calls_.allocations().take(static_cast<std::size_t>(bytes));
 }
 
 Status CollectivesState::refuse(const Status& why) {

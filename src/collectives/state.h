@@ -44,6 +44,7 @@ class CollectivesState {
   Status gather(const void* in, void* out, Counts counts, DataType dtype, int root, Limit limit);
   Status scatter(const void* in, void* out, Counts counts, DataType dtype, int root, Limit limit);
   Status barrier(Limit limit);
+  std::shared_ptr<void> allocate(std::int64_t bytes) const;
   Status refuse(const Status& why);
   std::vector<std::string> latest_calls(int rank) const { return calls_.latest(rank); }
 

@@ -10,9 +10,6 @@ namespace ferry::internal {
 
 namespace {
 
-// Up to this size a second round of flags costs more than reading all elements on every rank.
-constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
-
 // One reduction on this rank.
 class Reduction {
  public:

@@ -60,13 +60,14 @@ Status Calls::examine() {
   const CallTerms& first = record(members_[0]).terms;
   bool agree = true;
   std::uint64_t unmatched = 0;
-  most_rounds_ = 0;
+  extent_ = {};
   for (const int peer : members_) {
     const CallRecord& theirs = record(peer);
     if (theirs.number != number_) return destroyed(peer);
     agree = agree && theirs.terms == first;
     unmatched += theirs.sends - theirs.expects;
-    most_rounds_ = std::max(most_rounds_, theirs.rounds);
+    extent_.most_rounds = std::max(extent_.most_rounds, theirs.rounds);
+    extent_.shown = extent_.shown || theirs.in_place != 0;
   }
   for (const int peer : members_) {
     const CallRecord& theirs = record(peer);

@@ -1,6 +1,7 @@
 // Collectives through the C ABI: each call against the same call of C++, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -144,6 +145,46 @@ TEST(CapiCollectives, MovesAreThoseOfCpp) {
           std::copy(pair.in.begin(), pair.in.end(), out);
           return pair.cpp.broadcast(out, pair.sum, kType, kRoot);
         });
+  });
+}
+
+TEST(CapiCollectives, MemoryIsReadInPlace) {
+  on_ranks(2, [](ferry_group* group) {
+    constexpr std::int64_t kCount = 8192;
+    constexpr auto kBytes = static_cast<std::int64_t>(kCount * sizeof(float));
+    auto options = sized<ferry_collectives_options>();
+    options.shared_bytes = 2 * kBytes;
+    ferry_collectives* c = nullptr;
+    expect_ok(ferry_collectives_create(group, &options, &c));
+    ferry_memory *memory = nullptr, *more = nullptr;
+    expect_ok(ferry_collectives_allocate(c, 2 * kBytes, &memory));
+    auto* const data = static_cast<float*>(ferry_memory_data(memory));
+    expect_error(ferry_collectives_allocate(c, 1, &more), FERRY_CAPACITY, {"shared_bytes"});
+    EXPECT_EQ(more, nullptr);
+    expect_error(ferry_collectives_allocate(c, -1, &more), FERRY_INVALID_ARGUMENT, {"bytes is -1"});
+    expect_error(ferry_collectives_allocate(nullptr, 1, &more), FERRY_INVALID_ARGUMENT,
+                 {"collectives is NULL"});
+    expect_error(ferry_collectives_allocate(c, 1, nullptr), FERRY_INVALID_ARGUMENT,
+                 {"memory is NULL"});
+    const std::int64_t counts[] = {kCount, kCount};
+    const int rank = ferry_group_rank(group);
+    float* const mine = data + rank * kCount;
+    std::fill_n(mine, kCount, static_cast<float>(rank + 1));
+    auto args = sized<ferry_collective_args>();
+    args.in = mine;
+    args.out = data;
+    args.count = kCount;
+    args.counts = counts;
+    args.dtype = FERRY_TYPE_FP32;
+    expect_ok(ferry_all_gather_v(c, &args));
+    for (std::int64_t i = 0; i < 2 * kCount; ++i) ASSERT_EQ(data[i], i < kCount ? 1.F : 2.F);
+    ferry_memory_release(memory);
+    ferry_memory_release(nullptr);
+    EXPECT_EQ(ferry_memory_data(nullptr), nullptr);
+    expect_ok(ferry_collectives_allocate(c, 2 * kBytes, &memory));
+    ferry_collectives_destroy(c);
+    *static_cast<float*>(ferry_memory_data(memory)) = 1;  // it outlives the collectives
+    ferry_memory_release(memory);
   });
 }
 

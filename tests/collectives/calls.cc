@@ -49,6 +49,9 @@ class Caller {
   void broadcast(int root) const;
   void reduce_everywhere(ReduceOp op) const;
   void reduce_scatter(ReduceOp op) const;
+  void all_gather_in_place(bool shared) const;
+  void reduce_scatter_in_place(bool shared) const;
+  void broadcast_in_place(int root, bool shared) const;
   void ring() const;
   void tags() const;
   void begun() const;
@@ -156,6 +159,64 @@ void Caller::reduce_scatter(ReduceOp op) const {
   require_same(out, Bytes(block.begin(), block.end()), "reduce_scatter_v");
 }
 
+// Memory of a call: of the Collectives, or of the process.
+class Memory {
+ public:
+  Memory(const Collectives& collectives, bool shared, std::size_t bytes)
+      : owned_(shared ? 0 : bytes),
+        shared_(shared ? collectives.allocate(static_cast<std::int64_t>(bytes)) : nullptr),
+        size_(bytes) {}
+  std::byte* data() { return shared_ ? static_cast<std::byte*>(shared_.get()) : owned_.data(); }
+  void fill(std::size_t at, const Bytes& bytes) { std::ranges::copy(bytes, data() + at); }
+  void fill(std::byte value) { std::fill_n(data(), size_, value); }
+  Bytes bytes() { return {data(), data() + size_}; }
+
+ private:
+  Bytes owned_;
+  std::shared_ptr<void> shared_;
+  std::size_t size_;
+};
+
+// The data are a part of the output. They are replaced as soon as the call returns: nobody reads
+// them any more.
+void Caller::all_gather_in_place(bool shared) const {
+  const Counts counts = counts_of(size_, case_.count);
+  Bytes expected;
+  for (int rank = 0; rank < size_; ++rank) append(expected, of(rank, counts[rank]));
+  Memory memory(collectives_, shared, bytes(sum(counts)));
+  memory.fill(bytes(before(counts, rank_)), of(rank_, counts[rank_]));
+  require_ok(collectives_.all_gather_v(memory.data() + bytes(before(counts, rank_)), counts[rank_],
+                                       memory.data(), counts, case_.dtype),
+             "all_gather_v in place");
+  const Bytes seen = memory.bytes();
+  memory.fill(std::byte{0x5a});
+  require_same(seen, expected, "all_gather_v in place");
+}
+
+void Caller::reduce_scatter_in_place(bool shared) const {
+  const Counts counts = counts_of(size_, case_.count);
+  const Bytes all = reduced(of_all(sum(counts)), case_.dtype, ReduceOp::kSum);
+  const auto block = part(all, before(counts, rank_), counts[rank_]);
+  Memory memory(collectives_, shared, bytes(sum(counts)));
+  memory.fill(0, of(rank_, sum(counts)));
+  Bytes out = room(counts[rank_]);
+  require_ok(
+      collectives_.reduce_scatter_v(memory.data(), counts, out.data(), case_.dtype, ReduceOp::kSum),
+      "reduce_scatter_v in place");
+  memory.fill(std::byte{0x5a});
+  require_same(out, Bytes(block.begin(), block.end()), "reduce_scatter_v in place");
+}
+
+void Caller::broadcast_in_place(int root, bool shared) const {
+  Memory memory(collectives_, shared, bytes(case_.count));
+  if (rank_ == root) memory.fill(0, of(root, case_.count));
+  require_ok(collectives_.broadcast(memory.data(), case_.count, case_.dtype, root),
+             "broadcast in place");
+  const Bytes seen = memory.bytes();
+  memory.fill(std::byte{0x5a});
+  require_same(seen, of(root, case_.count), "broadcast in place");
+}
+
 void Caller::ring() const {
   const int next = (rank_ + 1) % size_, last = (rank_ + size_ - 1) % size_;
   const Bytes in = of(rank_, case_.count);
@@ -242,6 +303,14 @@ void make_reductions(Collectives& collectives, const CallCase& c, ReduceOp op) {
   if (!internal::can_reduce(c.dtype, op)) return;
   caller.reduce_everywhere(op);
   caller.reduce_scatter(op);
+}
+
+void make_calls_in_place(Collectives& collectives, const CallCase& c, unsigned ranks) {
+  const Caller caller(collectives, c);
+  const bool shared = (ranks >> collectives.rank() % 8 & 1) != 0;
+  caller.all_gather_in_place(shared);
+  caller.reduce_scatter_in_place(shared);
+  caller.broadcast_in_place(collectives.size() - 1, shared);
 }
 
 void make_messages(Collectives& collectives, const CallCase& c) {

@@ -22,6 +22,7 @@ void PrintTo(const Place& place, std::ostream* stream) {
 
 constexpr std::int64_t kWindows[] = {std::int64_t{2} << 20, 4096};  // one round, and many
 constexpr std::int64_t kSizes[] = {0, 1, 13, 700};
+constexpr std::int64_t kSharedBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kLargeSize = kSanitized ? 15'000 : 100'000;
 
 class CollectivesConformance : public testing::TestWithParam<Place> {
@@ -31,7 +32,8 @@ class CollectivesConformance : public testing::TestWithParam<Place> {
     const Place& place = GetParam();
     const auto with_windows = [&](const Group& group) {
       for (const std::int64_t window_bytes : kWindows) {
-        Collectives collectives(group, {.window_bytes = window_bytes});
+        Collectives collectives(group,
+                                {.window_bytes = window_bytes, .shared_bytes = kSharedBytes});
         body(collectives, window_bytes);
       }
     };
@@ -84,6 +86,17 @@ TEST_P(CollectivesConformance, CallsOfManySizesInTurn) {
         make_moves(collectives, {++seed, count, DataType::kInt32});
         make_reductions(collectives, {++seed, count, DataType::kFp16}, ReduceOp::kSum);
       }
+    }
+  });
+}
+
+TEST_P(CollectivesConformance, DataInMemoryOfTheCollectives) {
+  on_ranks([](Collectives& collectives, std::int64_t window_bytes) {
+    const std::int64_t large = std::min(kLargeSize, 4 * window_bytes);
+    std::uint64_t seed = 100;
+    for (const unsigned ranks : {0xffU, 0x55U}) {
+      for (const std::int64_t count : {std::int64_t{700}, std::int64_t{9000}, large})
+        make_calls_in_place(collectives, {++seed, count, DataType::kFp32}, ranks);
     }
   });
 }

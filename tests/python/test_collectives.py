@@ -304,3 +304,45 @@ def test_ferry_top_shows_the_latest_collective_of_each_rank():
         c.all_reduce(rows, rows)
 
     on_ranks(2, body)
+
+
+@AT_PLACES
+def test_arrays_of_the_collectives_are_read_in_place(topology):
+    def body(group):
+        c = ferry.Collectives(group, window_bytes=8192, shared_bytes=1 << 20)
+        rows = c.empty(4 * 5000, torch.float32)
+        mine = rows[c.rank * 5000:(c.rank + 1) * 5000]
+        mine.copy_(values(c.rank, 5000, torch.float32))
+        c.all_gather_v(rows, mine, [5000] * 4)
+        equal(rows.clone(), torch.cat([values(r, 5000, torch.float32) for r in range(4)]))
+        out = torch.empty(5000)
+        c.reduce_scatter_v(out, rows, [5000] * 4, "sum")
+        equal(out, 4 * values(c.rank, 5000, torch.float32))
+
+    ferry.run_threads(4, body, deadline=30, topology=topology)
+
+
+def test_arrays_of_the_collectives_have_their_own_memory_and_life():
+    def body(group):
+        c = ferry.Collectives(group, shared_bytes=1 << 20)
+        rows = c.empty(1 << 18, torch.float32)
+        assert rows.shape == (1 << 18,) and rows.dtype == torch.float32 and not rows.requires_grad
+        with pytest.raises(ferry.Capacity, match="shared_bytes"):
+            c.empty(1, "uint8")
+        with pytest.raises(ferry.InvalidArgument, match="size is -1"):
+            c.empty(-1, torch.uint8)
+        address = rows.data_ptr()
+        view = rows[5:10]
+        del rows
+        gc.collect()
+        with pytest.raises(ferry.Capacity):  # the view keeps the memory
+            c.empty(1 << 18, torch.float32)
+        del view
+        gc.collect()
+        again = c.empty(1 << 18, torch.float32)
+        assert again.data_ptr() == address
+        c.close()
+        again.fill_(3)  # it outlives the object
+        assert again.sum() == 3 << 18
+
+    ferry.run_threads(2, body, deadline=30)
