@@ -434,3 +434,44 @@ def test_an_older_torch_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
     with pytest.raises(ferry.InvalidArgument, match=r"needs torch 2\.13 or later: this is torch 2\.12\.1"):
         ferry.torch_backend.register()
+
+
+@ranks(2, deadline=60)
+def test_fully_shard_takes_its_buffers_from_the_group():
+    from torch.distributed.fsdp import fully_shard
+
+    group = dist.group.WORLD
+    backend, device = group._get_backend(torch.device("cpu")), torch.device("cpu")
+    assert backend.supports_tensor_alloc(device) and not backend.supports_tensor_alloc(torch.device("cuda"))
+    taken = []
+    allocate = backend.allocate_tensor
+    backend.allocate_tensor = lambda *args, **kwargs: taken.append(allocate(*args, **kwargs)) or taken[-1]
+
+    def gradients(by_group):
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 128))
+        fully_shard(model)
+        model.set_allocate_memory_from_process_group_for_comm(by_group)
+        model(torch.ones(4, 256) * (dist.get_rank() + 1)).square().mean().backward()
+        return [parameter.grad.full_tensor() for parameter in model.parameters()]
+
+    expected = gradients(False)
+    assert not taken
+    for found, wanted in zip(gradients(True), expected, strict=True):
+        assert torch.equal(found, wanted)
+    assert taken and all(each.dim() == 1 and each.data_ptr() % 4096 == 0 for each in taken), taken
+
+
+@ranks(2, kind="threads", deadline=20)
+def test_memory_that_the_group_does_not_have_comes_from_torch():
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    half = backend.allocate_tensor(3, dtype=torch.complex128, device="cpu")
+    assert half.shape == (3,) and half.dtype == torch.complex128
+    backend._calls = ferry.Collectives(backend._group, shared_bytes=4096)
+    kept = backend.allocate_tensor(1024, dtype=torch.float32, device="cpu")
+    more = backend.allocate_tensor(1024, dtype=torch.float32, device="cpu")
+    assert kept.data_ptr() % 4096 == 0 and more.numel() == 1024
+    with pytest.raises(ferry.InvalidArgument, match="device is cuda"):
+        backend.allocate_tensor(1, dtype=torch.float32, device="cuda")
+    dist.all_reduce(more.fill_(1))
+    assert more.sum() == 2048

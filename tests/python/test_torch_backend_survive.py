@@ -16,7 +16,6 @@ import torch.distributed as dist  # noqa: E402
 import ferry  # noqa: E402
 import ferry.torch_backend  # noqa: E402
 from ferry.testing import ranks  # noqa: E402
-from ferry.torch_backend.process_group import backend_of  # noqa: E402
 
 SIZE = 4
 
@@ -112,7 +111,7 @@ def test_a_message_in_flight_of_a_usable_group():
 
 @ranks(2, kind="threads", deadline=30)
 def test_the_timeout_is_for_the_memory_of_the_new_view_too():
-    group = backend_of(dist.group.WORLD)
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
     if dist.get_rank() == 1:
         naps, begin_view = iter([4.0]), group._begin_view
         group._begin_view = lambda by: time.sleep(next(naps, 0.0)) or begin_view(by)
@@ -132,7 +131,7 @@ def test_the_timeout_is_for_the_memory_of_the_new_view_too():
 def test_a_group_goes_on_when_survive_is_refused():
     """Rank 0 has a thread in a call of the group's own, beside those of the process group."""
     rank = dist.get_rank()
-    extra = ferry.Collectives(backend_of(dist.group.WORLD)._group)
+    extra = ferry.Collectives(dist.group.WORLD._get_backend(torch.device("cpu"))._group)
     if rank == 0:
         waiting = threading.Thread(target=extra.barrier)
         waiting.start()

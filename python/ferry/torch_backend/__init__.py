@@ -52,9 +52,9 @@ def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, t
     memory of the new view. Raises Timeout with the number of a rank that is alive and has not come by then. The call
     may be repeated after an error, and no other call of the group be made before.
     """
-    from ferry.torch_backend.process_group import FerryGroup, backend_of
+    from ferry.torch_backend.process_group import FerryGroup
 
-    backend = backend_of(group or torch.distributed.group.WORLD)
+    backend = (group or torch.distributed.group.WORLD)._get_backend(torch.device("cpu"))
     if not isinstance(backend, FerryGroup):
         raise InvalidArgument(f"survive: the backend of the group is {type(backend).__name__}, not ferry. With "
                               f"TORCH_DISTRIBUTED_DEBUG=DETAIL torch adds checks that need all ranks")

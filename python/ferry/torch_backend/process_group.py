@@ -6,6 +6,8 @@ import atexit
 import functools
 import itertools
 import logging
+import os
+import resource
 import sys
 import time
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ferry import _core, group as groups
-from ferry.errors import Broken, Error, InvalidArgument, PeerLost
+from ferry.errors import Broken, Capacity, Error, InvalidArgument, PeerLost
 from ferry.torch_backend import threads
 from ferry.torch_backend.collectives import Call, CollectiveCalls
 from ferry.torch_backend.messages import Messenger, MessageWork
@@ -61,8 +63,10 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._group_id = str(options.group_id)
         self._coalesced: list[dist.Work] | None = None
         self._begin_splitting()
-        self._group = groups.init(all_gather=_gather_of(store, rank, size, options.timeout), rank=rank, size=size,
-                                  name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
+        gather = _gather_of(store, rank, size, options.timeout)
+        self._shared_bytes = min(map(int, gather(b"%d" % (_shareable_bytes() // size))))
+        self._group = groups.init(all_gather=gather, rank=rank, size=size, name=f"torch {self._group_id}",
+                                  deadline=options.timeout.total_seconds())
         self._begin_view(None)
         _GROUPS.add(self)
         if not _BACKEND:  # torch looks up the devices of a group by what is registered, and calls none of it
@@ -71,7 +75,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
 
     def _begin_view(self, by: float | None) -> None:
         """Makes what belongs to a view of the group, by a moment of time.monotonic(). Collective among its ranks."""
-        self._calls = _core.Collectives(self._group, creation_deadline=_until(by))
+        self._calls = _core.Collectives(self._group, creation_deadline=_until(by), shared_bytes=self._shared_bytes)
         self._sequence = self._num_messages = 0  # ranks may have stopped at different numbers
         self._begin_threads()
 
@@ -169,7 +173,30 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
             self._coalesced.append(work)
         return self._messenger.issue(work)
 
+    # Memory.
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether allocate_tensor() makes tensors of this device."""
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+        """A new tensor of one dimension, not initialised. all_gather_into_tensor, reduce_scatter_tensor and broadcast
+        of more than 16 KiB in such tensors need no copy into a window. It is one of torch.empty() where the memory
+        that ranks share has no place for it."""
+        if not self.supports_tensor_alloc(device):
+            raise InvalidArgument(f"allocate_tensor: device is {device}: the backend ferry takes tensors of the CPU")
+        try:
+            return self._calls.empty(size * dtype.itemsize, torch.uint8).view(dtype)
+        except Capacity:
+            return torch.empty(size, dtype=dtype)
+
     # The group.
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """The group itself: with torch 2.13 it is its own backend."""
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"No backend type associated with device type {device}")
+        return self
 
     @property
     def supports_coalescing(self) -> bool:
@@ -241,11 +268,6 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         _GROUPS.discard(self)
 
 
-def backend_of(group: dist.ProcessGroup) -> Any:
-    """The backend of a process group for tensors on the CPU. With torch 2.13 a backend is the group itself."""
-    return group if isinstance(group, FerryGroup) else group._get_backend(torch.device("cpu"))
-
-
 # Kept until their end: under TORCH_DISTRIBUTED_DEBUG=DETAIL torch keeps the C++ part of a group alone, which without
 # its Python part has none of the methods above.
 _GROUPS: set[FerryGroup] = set()
@@ -273,6 +295,15 @@ def _until(by: float | None) -> float | None:
     """The seconds until a moment of time.monotonic(). One that has passed leaves time for a call in which nobody waits.
     """
     return None if by is None else max(by - time.monotonic(), 0.01)
+
+
+def _shareable_bytes() -> int:
+    """The memory of this machine, of which the ranks of a group may share as much. 0 where the address space of the
+    process or the size of its files is limited, since that much is reserved of both."""
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
+    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
+        return 0
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:
