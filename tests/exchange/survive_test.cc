@@ -179,6 +179,29 @@ TEST(Survival, ADeathWhileAnExchangeIsMade) {
   }
 }
 
+// Rank 0 is told of the death of rank 2 and ends at once, without leaving the group. Rank 1 comes
+// later, and finds both dead.
+TEST(Survival, ARankThatEndsBecauseOfADeathIsNotNamed) {
+  if (!on_one_node()) GTEST_SKIP() << "ranks of another node see connections only";
+  const SharedBoard board;
+  ProcessRanks ranks(3, {}, [&](Group group) {
+    if (group.rank() == 2) strike_self(*board, SIGKILL);
+    if (group.rank() == 1) {
+      board.await_told(1);
+      nap(50);
+    }
+    const Status status = error_of([&] { Exchange(group, fault_config()); });
+    require_status(status, Code::kPeerLost, {"rank 2"}, "creation");
+    require(status.culprit() == 2, status.message());
+    board.tell();
+    if (group.rank() == 0) kill(getpid(), SIGKILL);
+  });
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  ends[0].signal = 0;
+  ends[2] = {};
+  expect_all_well(ends, "a rank that ended because of a death");
+}
+
 // What a survivor of a death measured, in memory that it shares with the process of the test.
 struct Times {
   std::int64_t told = 0;        // ns from the death, or the call after it, to the name
