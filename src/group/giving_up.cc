@@ -248,6 +248,7 @@ const char* GroupState::state_of(int rank, Code code) const noexcept {
   return "is alive but did not arrive (stopped, stuck, or skipped a call?)";
 }
 
+// kPeerLost if a rank of this node died unreported, `first` if it is one of several; else ok.
 Status GroupState::death_here(int first) const noexcept {
   const auto died = [this](int rank) {
     return flags_->abort(rank) == AbortWord::kNone && !rendezvous_->alive(rank);

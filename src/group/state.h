@@ -188,9 +188,7 @@ class GroupState {
   // usable. The first call has the code, phase and culprit of another rank's report.
   Status verdict() noexcept;
   bool usable() const noexcept;
-  // kPeerLost if a rank of this node died unreported; else ok. Of several dead ranks it names
-  // `first` (-1: none is preferred).
-  Status death_here(int first = -1) const noexcept;
+  Status death_here(int first = -1) const noexcept;  // giving_up.cc
   void leave() noexcept;
   // Breaks the group for all ranks: an invariant of ferry does not hold on this one (FERRY_CHECK).
   Status fail(const std::string& text) noexcept { return break_group(Code::kBroken, rank_, text); }
