@@ -89,8 +89,15 @@ class RankCounters {
   void add(Counter counter, std::uint64_t value) noexcept { add(static_cast<int>(counter), value); }
   void begin_collective(std::uint8_t kind) noexcept {
     std::atomic<std::uint64_t>& count = row_[static_cast<int>(Counter::kCollectives)];
-    const std::uint64_t number = count.fetch_add(1, std::memory_order_relaxed) + 1;
-    set(Counter::kLatestCollective, LatestCollective{number, kind}.word());
+    began({count.fetch_add(1, std::memory_order_relaxed) + 1, kind});
+  }
+  // Publishes a collective, unless a later one is published: threads may come here out of order.
+  void began(LatestCollective collective) noexcept {
+    std::atomic<std::uint64_t>& latest = row_[static_cast<int>(Counter::kLatestCollective)];
+    std::uint64_t seen = latest.load(std::memory_order_relaxed);
+    while (seen < collective.word() &&
+           !latest.compare_exchange_weak(seen, collective.word(), std::memory_order_relaxed)) {
+    }
   }
   void waited(int peer, std::int64_t ns) noexcept {
     add(kNumCounters + peer, static_cast<std::uint64_t>(ns));

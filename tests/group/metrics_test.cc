@@ -107,5 +107,17 @@ TEST(Counters, TheNumberOfTheLatestCollectiveIsReadWithItsKind) {
   }
 }
 
+// Of two threads that begin calls, the one with the smaller number may publish it last.
+TEST(Counters, TheNumberOfTheLatestCollectiveNeverFalls) {
+  std::vector<std::uint64_t> row(RankCounters::row_bytes(1) / sizeof(std::uint64_t));
+  RankCounters counters(reinterpret_cast<std::byte*>(row.data()));
+  counters.began({.number = 8, .kind = 2});
+  counters.began({.number = 7, .kind = 3});
+  const int index = static_cast<int>(Counter::kLatestCollective);
+  const LatestCollective latest = LatestCollective::of(counters.value(index));
+  EXPECT_EQ(latest.number, 8u);
+  EXPECT_EQ(latest.kind, 2);
+}
+
 }  // namespace
 }  // namespace ferry::internal
