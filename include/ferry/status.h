@@ -21,7 +21,7 @@ enum class Code : std::uint8_t {
               // usable
   kPeerLost,  // a rank died or departed; the group is broken
   kTimeout,   // a rank did not arrive before the deadline; the group is broken
-  kBroken,    // the group broke earlier
+  kBroken,    // the group broke earlier, or in this call, which failed inside ferry
   kClosed,    // the group or exchange was destroyed
   kSystem,    // the operating system refused something, or a call failed inside ferry
   kInterrupted,  // GroupOptions::interrupted ended a wait of the culprit; the group is broken

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -63,6 +64,8 @@ void read_or_refuse(const Read& read, const Refuse& refuse) {
     throw;
   } catch (const nb::cast_error&) {
     status = {Code::kInvalidArgument, "an argument is of the wrong Python type"};
+  } catch (const std::bad_alloc&) {
+    status = {Code::kCapacity, "out of memory"};
   }
   check(without_gil([&] { return refuse(status); }));
 }

@@ -42,7 +42,7 @@ ferry_code failed_by_exception() noexcept {
   } catch (const Error& error) {
     return failed(error.code(), error.what(), error.culprit());
   } catch (const std::bad_alloc&) {
-    return failed(Code::kSystem, "out of memory", -1);
+    return failed(Code::kCapacity, kOutOfMemory, -1);
   } catch (const std::exception& error) {
     return failed(Code::kSystem, error.what(), -1);
   } catch (...) {

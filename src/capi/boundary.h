@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <span>
 #include <type_traits>
 
@@ -15,6 +16,8 @@
 #include "ferry/status.h"
 
 namespace ferry::capi {
+
+inline constexpr const char* kOutOfMemory = "out of memory";
 
 // Keeps the error for ferry_last_error_message() and returns its code.
 ferry_code failed(Code code, const char* message, int culprit) noexcept;
@@ -46,6 +49,8 @@ Status attempt(int rank, const Prepare& prepare) {
     return {};
   } catch (const Error& error) {
     return {error.code(), error.what(), rank};
+  } catch (const std::bad_alloc&) {
+    return {Code::kCapacity, kOutOfMemory, rank};
   } catch (const std::exception& error) {
     return {Code::kSystem, error.what(), rank};
   }

@@ -10,6 +10,7 @@ namespace ferry {
 
 using internal::ExchangeState;
 using internal::guarded;
+using internal::guarded_together;
 using internal::made;
 
 Exchange::Exchange(const Group& group, const ExchangeConfig& config) {
@@ -25,12 +26,12 @@ void Exchange::refuse(const Group& group, const Status& why) {
 }
 
 Status Exchange::dispatch_send(const DispatchArgs& args, Operation& operation) noexcept {
-  return guarded(state_,
-                 [&](ExchangeState& state) { return state.dispatch_send(args, operation); });
+  return guarded_together(
+      state_, [&](ExchangeState& state) { return state.dispatch_send(args, operation); });
 }
 
 Status Exchange::dispatch_recv(Operation operation, Received& received) noexcept {
-  return guarded(state_, [&](ExchangeState& state) {
+  return guarded_together(state_, [&](ExchangeState& state) {
     state.begin_receive(operation);
     return state.dispatch_recv(operation, received);
   });
@@ -42,11 +43,12 @@ Status Exchange::ready_experts(Operation operation, std::vector<bool>& ready) no
 }
 
 Status Exchange::combine_send(const CombineArgs& args, Operation& operation) noexcept {
-  return guarded(state_, [&](ExchangeState& state) { return state.combine_send(args, operation); });
+  return guarded_together(
+      state_, [&](ExchangeState& state) { return state.combine_send(args, operation); });
 }
 
 Status Exchange::combine_recv(Operation operation) noexcept {
-  return guarded(state_, [&](ExchangeState& state) {
+  return guarded_together(state_, [&](ExchangeState& state) {
     state.begin_receive(operation);
     return state.combine_recv(operation);
   });
@@ -54,7 +56,7 @@ Status Exchange::combine_recv(Operation operation) noexcept {
 
 Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept {
   received.release();  // so that the new rows go to its buffer, which the caches may still hold
-  return guarded(state_, [&](ExchangeState& state) {
+  return guarded_together(state_, [&](ExchangeState& state) {
     Operation operation;
     const Status status = state.dispatch_send(args, operation);
     return status.ok() ? state.dispatch_recv(operation, received) : status;
@@ -62,7 +64,7 @@ Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept
 }
 
 Status Exchange::combine(const CombineArgs& args) noexcept {
-  return guarded(state_, [&](ExchangeState& state) {
+  return guarded_together(state_, [&](ExchangeState& state) {
     Operation operation;
     const Status status = state.combine_send(args, operation);
     return status.ok() ? state.combine_recv(operation) : status;
@@ -78,22 +80,22 @@ bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->po
 
 Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks,
                                  std::vector<std::uint64_t>* digests) noexcept {
-  return guarded(state_, [&](ExchangeState& state) {
+  return guarded_together(state_, [&](ExchangeState& state) {
     return state.refuse(internal::OperationKind::kDispatch, why, active_ranks, digests);
   });
 }
 
 Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks,
                                 std::vector<std::uint64_t>* digests) noexcept {
-  return guarded(state_, [&](ExchangeState& state) {
+  return guarded_together(state_, [&](ExchangeState& state) {
     return state.refuse(internal::OperationKind::kCombine, why, active_ranks, digests);
   });
 }
 
 Status Exchange::skip(std::string_view why, const Digests& digests,
                       std::span<const int> active_ranks) noexcept {
-  return guarded(state_,
-                 [&](ExchangeState& state) { return state.skip(why, digests, active_ranks); });
+  return guarded_together(
+      state_, [&](ExchangeState& state) { return state.skip(why, digests, active_ranks); });
 }
 
 Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,

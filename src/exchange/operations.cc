@@ -1,13 +1,33 @@
 // Part of ExchangeState: the send and receive halves of operations. A send half takes a number and
 // is carried out or refused; the operation is then kept until its receive half.
+#include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "exchange/combine/combine.h"
 #include "exchange/dispatch/dispatch.h"
+#include "exchange/public_calls.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {
+
+namespace {
+
+// Runs the part of a send half of which other ranks see nothing before its end. Without memory for
+// it the call is refused.
+template <typename Announce>
+Status announced(const Protocol& protocol, std::uint64_t number, int rank,
+                 const Announce& announce) {
+  try {
+    return announce();
+  } catch (const std::bad_alloc&) {
+    if (protocol.is_announced(number)) throw;
+    return {Code::kCapacity, kOutOfMemory, rank};
+  }
+}
+
+}  // namespace
 
 Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operation) {
   operation = {};
@@ -23,7 +43,10 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
     operation.number = issued.number;
     return {};
   }
-  if (refusal.ok()) refusal = dispatch->announce(args);
+  if (refusal.ok()) {
+    refusal = announced(protocol, issued.number, parts_.setup->rank,
+                        [&] { return dispatch->announce(args); });
+  }
   if (!refusal.ok()) return protocol.refuse(issued, refusal, args.digests.all);
   dispatch->times.spans.push_back({"count", began, now_ns()});
   if (Status status = dispatch->send(args); !status.ok()) return status;
@@ -76,7 +99,10 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
     operation.number = issued.number;
     return {};
   }
-  if (refusal.ok()) refusal = combine->announce();
+  if (refusal.ok()) {
+    refusal =
+        announced(protocol, issued.number, parts_.setup->rank, [&] { return combine->announce(); });
+  }
   if (!refusal.ok()) return protocol.refuse(issued, refusal, args.digests.all);
   if (Status status = combine->request_sums(); !status.ok()) return status;
   if (parts_.trace) parts_.trace->combine_sent(issued.number, combine->route(), args);

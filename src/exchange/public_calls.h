@@ -6,6 +6,7 @@
 
 #include <exception>
 #include <memory>
+#include <new>
 
 #include "base/check.h"
 #include "ferry/status.h"
@@ -20,19 +21,24 @@ State& made(const std::shared_ptr<State>& state) {
   return *state;
 }
 
-// Returns the status of `call`. An exception that `call` throws, such as std::bad_alloc, becomes an
-// error of this rank.
+// Fits the place for short texts in a string, so that it can be returned without memory.
+inline constexpr const char* kOutOfMemory = "out of memory";
+
+// Returns the status of `call`. An exception that `call` throws becomes an error of this rank.
 template <typename Call>
 Status caught(const Call& call) noexcept {
   try {
     return call();
   } catch (const Error& error) {
     return {error.code(), error.what(), error.culprit()};
+  } catch (const std::bad_alloc&) {
+    return {Code::kCapacity, kOutOfMemory};
   } catch (const std::exception& error) {
     return {Code::kSystem, fmt::format("the call failed inside ferry: {}", error.what())};
   }
 }
 
+// A call of this rank alone.
 template <typename State, typename Call>
 Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
   if (!state) return {Code::kClosed, kNoState};
@@ -40,6 +46,22 @@ Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
     try {
       return call(*state);
     } catch (const InvariantError& error) {
+      return state->group().fail(error.what());
+    }
+  });
+}
+
+// A call in which other ranks count on this one. After an exception the group breaks, so that they
+// are told.
+template <typename State, typename Call>
+Status guarded_together(const std::shared_ptr<State>& state, const Call& call) noexcept {
+  if (!state) return {Code::kClosed, kNoState};
+  return caught([&] {
+    try {
+      return call(*state);
+    } catch (const std::bad_alloc&) {
+      return state->group().fail(kOutOfMemory);
+    } catch (const std::exception& error) {
       return state->group().fail(error.what());
     }
   });

@@ -6,11 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <new>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "seat.h"
 
@@ -90,6 +95,113 @@ TEST(Refused, MemoryOfABufferThatGrows) {
     seat.play(1);
   };
   run_ranks(Mode::kProcesses, kRanks, body);
+}
+
+// Until it is destroyed, this process has no free memory of kBytes or more, and gets none.
+class NoMoreMemory {
+ public:
+  static constexpr std::size_t kBytes = 64 << 10;
+
+  NoMoreMemory() {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    getrlimit(RLIMIT_AS, &usual_);
+    const rlimit none{pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)), usual_.rlim_max};
+    require(pages > 0 && setrlimit(RLIMIT_AS, &none) == 0, "no limit of memory");
+    while (void* const block = std::malloc(kBytes)) last_ = new (block) Block{last_};
+  }
+  ~NoMoreMemory() {
+    setrlimit(RLIMIT_AS, &usual_);
+    for (Block* block = last_; block != nullptr;) std::free(std::exchange(block, block->before));
+  }
+  NoMoreMemory(const NoMoreMemory&) = delete;
+  NoMoreMemory& operator=(const NoMoreMemory&) = delete;
+
+ private:
+  struct Block {
+    Block* before;
+  };
+  rlimit usual_{};
+  Block* last_ = nullptr;
+};
+
+// Tokens so many that their routes need more than NoMoreMemory::kBytes.
+class ManyTokens {
+ public:
+  explicit ManyTokens(const Group& group)
+      : tokens_(kTokens * kHidden),
+        ids_(kTokens),
+        out_(kTokens * kHidden),
+        refused_(group.rank() == kRefused),
+        exchange_(group, {.max_tokens = kTokens,
+                          .hidden = kHidden,
+                          .num_experts = kRanks,
+                          .top_k = 1,
+                          .dtype = DataType::kFp32}) {
+    for (std::int64_t i = 0; i < kTokens; ++i) ids_[i] = i % kRanks;
+  }
+
+  Status dispatch(Received& received, std::int64_t num_tokens = kTokens) {
+    return exchange_.dispatch({.tokens = {tokens_.data(), num_tokens, kHidden, DataType::kFp32},
+                               .topk_ids = {ids_.data(), num_tokens, 1}},
+                              received);
+  }
+  Status combine(Received& received) {
+    return exchange_.combine({.handle = received.handle,
+                              .expert_rows = received.rows(),
+                              .out = out_.data(),
+                              .out_dtype = DataType::kFp32});
+  }
+  // A call while one rank gets no memory. No rank waits for the deadline.
+  Status without_memory(const std::function<Status()>& call) const {
+    const auto began = std::chrono::steady_clock::now();
+    std::optional<NoMoreMemory> none;
+    if (refused_) none.emplace();
+    Status status = call();
+    none.reset();
+    if (refused_) nap(500);  // the others see what it reports before it ends
+    require(std::chrono::steady_clock::now() - began < std::chrono::seconds(20), status.message());
+    return status;
+  }
+  bool refused() const { return refused_; }
+
+ private:
+  static constexpr std::int64_t kTokens = 1 << 18, kHidden = 4;
+  std::vector<float> tokens_;
+  std::vector<std::int64_t> ids_;
+  std::vector<float> out_;
+  bool refused_;
+  Exchange exchange_;
+};
+
+// Before a rank has told the others anything, the call is refused and the group goes on.
+TEST(Refused, MemoryOfTheRoutesOfADispatch) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers reserve memory of their own";
+  run_ranks(Mode::kProcesses, kRanks, [](Group group) {
+    ManyTokens tokens(group);
+    Received received;
+    const Status status = tokens.without_memory([&] { return tokens.dispatch(received); });
+    require_status(status, tokens.refused() ? Code::kCapacity : Code::kPeerRejected, {"memory"},
+                   "dispatch");
+    require(status.culprit() == kRefused, status.message());
+    require_ok(tokens.dispatch(received, 5), "the next dispatch");
+    require_ok(tokens.combine(received), "its combine");
+  });
+}
+
+// After it has, the others count on its part of the call: the group breaks on all ranks.
+TEST(Refused, MemoryInTheMiddleOfACombine) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers reserve memory of their own";
+  run_ranks(Mode::kProcesses, kRanks, [](Group group) {
+    ManyTokens tokens(group);
+    Received received;
+    require_ok(tokens.dispatch(received), "dispatch");
+    Status status = tokens.without_memory([&] { return tokens.combine(received); });
+    // A rank may have ended its combine before.
+    if (status.ok()) status = group.barrier();
+    require_status(status, Code::kBroken, {tokens.refused() ? "memory" : "rank 2"}, "combine");
+    require(status.culprit() == kRefused && !group.usable(), status.message());
+  });
 }
 
 // What the ranks are told when `config` makes no exchange, and that another is made after.

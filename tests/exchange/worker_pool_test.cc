@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 #include <vector>
@@ -51,6 +52,25 @@ TEST(WorkerPool, FewerItemsThanWorkersStayWithTheCaller) {
     EXPECT_EQ(calls, 1);
   });
   EXPECT_EQ(calls, 1);
+}
+
+// The caller gets it when all workers have ended, and the pool works on.
+TEST(WorkerPool, AnExceptionInAWorkerReachesTheCaller) {
+  WorkerPool pool(3);
+  for (const std::int64_t bad : {0, 4, 8}) {  // of the caller and of each thread
+    std::atomic<int> ended = 0;
+    const auto part = [&](std::int64_t begin, std::int64_t end) {
+      if (begin <= bad && bad < end) throw std::bad_alloc();
+      ended.fetch_add(1, std::memory_order_relaxed);
+    };
+    EXPECT_THROW(pool.run(9, part), std::bad_alloc) << bad;
+    EXPECT_EQ(ended.load(std::memory_order_relaxed), 2) << bad;
+  }
+  std::atomic<int> sum = 0;
+  pool.run(9, [&](std::int64_t begin, std::int64_t end) {
+    sum.fetch_add(static_cast<int>(end - begin), std::memory_order_relaxed);
+  });
+  EXPECT_EQ(sum.load(std::memory_order_relaxed), 9);
 }
 
 TEST(WorkerPool, WhatWorkersWroteIsSeenAfterEachOfManyRuns) {

@@ -163,7 +163,7 @@ Status Protocol::check_depth(OperationKind kind) const {
 
 Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::uint64_t digest) {
   FERRY_CHECK(number, ==, issued_);
-  FERRY_CHECK(view_.record(setup_.rank, number).number, <, number);
+  FERRY_CHECK(is_announced(number), ==, false);
   Record& mine = *new (&view_.record(setup_.rank, number)) Record{};
   mine.number = number;
   mine.terms = terms;
@@ -175,6 +175,12 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::uint
         .copy(mine.reason, sizeof mine.reason - 1);
   }
   return mine;
+}
+
+bool Protocol::is_announced(std::uint64_t number) const noexcept {
+  // Relaxed: this rank is the only writer.
+  return view_.control(setup_.rank).progress.load(std::memory_order_relaxed) >=
+         progress_of(number, Stage::kAnnounced);
 }
 
 void Protocol::publish(std::uint64_t number, Stage stage) {

@@ -96,6 +96,8 @@ class Protocol {
   // refusal. The next flag publishes it. `digest`: given by the caller (Digests).
   Record& new_record(std::uint64_t number, const Terms& terms, std::uint64_t digest = 0);
   void publish(std::uint64_t number, Stage stage);
+  // Whether other ranks may read this rank's record of an operation.
+  bool is_announced(std::uint64_t number) const noexcept;
   // Waits until all active ranks, or those in options.only, have reached `stage` of the operation.
   Status await(const Issued& issued, const char* phase, Stage stage,
                const AwaitOptions& options = {});

@@ -39,11 +39,21 @@ void WorkerPool::fork(std::int64_t count, const void* part, Call call) {
   busy_.store(workers_ - 1, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);  // partner: work()
   round_.notify_all();
-  const auto [begin, end] = share(count, 0);
-  call(part, begin, end);
+  call_share(0);
   for (std::uint32_t busy;
        (busy = busy_.load(std::memory_order_acquire)) != 0;) {  // partner: work()
     busy_.wait(busy, std::memory_order_acquire);
+  }
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void WorkerPool::call_share(int worker) noexcept {
+  const auto [begin, end] = share(count_, worker);
+  try {
+    call_(part_, begin, end);
+  } catch (...) {
+    const std::lock_guard lock(failing_);
+    failure_ = std::current_exception();
   }
 }
 
@@ -63,8 +73,7 @@ void WorkerPool::work(int worker) {
     round_.wait(seen, std::memory_order_acquire);  // partner: fork(), end()
     if (stop_.load(std::memory_order_acquire)) return;
     if (node_ >= 0 && node_ != node) run_on(nodes_[node = node_]);
-    const auto [begin, end] = share(count_, worker);
-    call_(part_, begin, end);
+    call_share(worker);
     if (busy_.fetch_sub(1, std::memory_order_release) == 1) busy_.notify_one();
   }
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -33,7 +34,7 @@ class WorkerPool {
   }
 
   // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are
-  // done. Waits while another thread is in run().
+  // done. Waits while another thread is in run(). Throws an exception of `part` when all are done.
   template <typename Function>
   void run(std::int64_t count, const Function& part) {
     if (num_shares(count) == 1) return part(std::int64_t{0}, count);
@@ -60,6 +61,7 @@ class WorkerPool {
   }
   void fork(std::int64_t count, const void* part, Call call);
   void work(int worker);
+  void call_share(int worker) noexcept;
   int my_node() const noexcept;
   void end() noexcept;
 
@@ -69,7 +71,9 @@ class WorkerPool {
   std::int64_t count_ = 0;
   const void* part_ = nullptr;
   Call call_ = nullptr;
-  int node_ = -1;  // index in nodes_ of the caller's node; -1: none
+  std::mutex failing_;          // of the next one, while the workers run
+  std::exception_ptr failure_;  // an exception of a worker in this run
+  int node_ = -1;               // index in nodes_ of the caller's node; -1: none
   std::atomic<std::uint32_t> round_{
       0};  // the caller raises it (release) after the above; workers acquire
   std::atomic<std::uint32_t> busy_{
