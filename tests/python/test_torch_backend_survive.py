@@ -16,6 +16,7 @@ import torch.distributed as dist  # noqa: E402
 import ferry  # noqa: E402
 import ferry.torch_backend  # noqa: E402
 from ferry.testing import ranks  # noqa: E402
+from ferry.torch_backend import threads  # noqa: E402
 
 SIZE = 4
 
@@ -154,3 +155,21 @@ def test_a_group_of_another_backend():
     group = dist.new_group(backend="gloo")
     with pytest.raises(ferry.InvalidArgument, match="Gloo, not ferry"):
         ferry.torch_backend.survive(group)
+
+
+@ranks(2, kind="threads", deadline=20)
+def test_a_receive_that_is_issued_while_survive_is_refused_goes_on(monkeypatch):
+    monkeypatch.setattr(threads, "LONGEST", 0.5)
+    rank = dist.get_rank()
+    got = torch.empty(2)
+    early = dist.irecv(got[:1], 1 - rank)
+    dist.group.WORLD._get_backend(torch.device("cpu"))._messenger.is_busy = lambda: False  # the receive comes after survive() has looked
+    with pytest.raises(ferry.InvalidArgument, match=f"another thread of rank {rank} waits"):
+        ferry.torch_backend.survive()
+    late = dist.irecv(got[1:], 1 - rank, tag=1)
+    dist.barrier()
+    for tag in (1, 0):
+        dist.send(torch.ones(1), 1 - rank, tag=tag)
+    early.wait()
+    late.wait()
+    assert got.tolist() == [1, 1]

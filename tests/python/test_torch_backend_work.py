@@ -14,6 +14,7 @@ import torch.distributed as dist
 import ferry
 import ferry.torch_backend
 from ferry.testing import ranks
+from ferry.torch_backend import threads
 from ferry.torch_backend import work as works
 
 
@@ -61,6 +62,32 @@ def test_callbacks_that_raise_stop_nothing():
     tensor = torch.ones(2)
     dist.all_reduce(tensor, async_op=True).wait()
     assert tensor.tolist() == [2.0] * 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@ranks(1, kind="threads", deadline=10)
+def test_a_future_that_the_program_completes_is_in_no_callback():
+    """fulfil() raises, and the log at the exit must not say that a callback has not returned."""
+    tensor = torch.ones(3)
+    work = dist.irecv(tensor, 0)
+    work.get_future().set_result(None)
+    dist.isend(torch.zeros(3), 0).wait()
+    work.wait()
+    began = time.monotonic()
+    while work.record in works.IN_CALLBACKS and time.monotonic() - began < 5:
+        time.sleep(0.01)
+    assert work.record not in works.IN_CALLBACKS
+
+
+def test_an_exception_does_not_end_the_thread_of_the_exit(monkeypatch):
+    raised, done = [], threading.Event()
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    reserve = threads._Reserve()
+    for call in (lambda: {}["no callback"], done.set, None):
+        reserve.calls.put(call)
+    threading.Thread(target=reserve.run).start()
+    assert done.wait(5)
+    assert [each.exc_type for each in raised] == [KeyError]
 
 
 EXITS = """

@@ -107,6 +107,10 @@ class Messenger:
             with self._changed:
                 self._changed.wait_for(lambda: not self._sends() or not self._turn.locked())
 
+    def reopen(self) -> None:
+        """Takes messages again. Those that are in flight go on."""
+        self._closed = False
+
     def _sends(self) -> list[MessageWork]:
         return [work for work in self._pending if work.is_send]
 

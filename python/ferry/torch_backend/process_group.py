@@ -77,9 +77,6 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         """Makes what belongs to a view of the group, by a moment of time.monotonic(). Collective among its ranks."""
         self._calls = _core.Collectives(self._group, creation_deadline=_until(by), shared_bytes=self._shared_bytes)
         self._sequence = self._num_messages = 0  # ranks may have stopped at different numbers
-        self._begin_threads()
-
-    def _begin_threads(self) -> None:
         threads.reserve()
         self._issuer = Issuer(self._group_id)
         self._messenger = Messenger(self._calls, self._group_id)
@@ -223,7 +220,8 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
             try:
                 view = self._group.survive(_until(by))
             except InvalidArgument:  # refused before the view ended, so its objects go on
-                self._begin_threads()
+                self._issuer.reopen()
+                self._messenger.reopen()
                 raise
             try:
                 self._begin_view(by)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -83,7 +84,10 @@ class _Reserve:
 
     def run(self) -> None:
         while (call := self.calls.get()) is not None:
-            call()
+            try:
+                call()
+            except BaseException:  # as where a thread of its own ends with it; this one goes on with the next call
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 _RESERVE = _Reserve()

@@ -143,13 +143,15 @@ class FerryWork(dist.Work):
         return self._future
 
     def fulfil(self, future: torch.futures.Future) -> None:
-        if self._error is None:
-            future.set_result(self.outputs)
-        elif isinstance(self._error, Exception):
-            future.set_exception(self._error)
-        else:  # Ctrl-C: torch's futures take subclasses of Exception only
-            future.set_exception(RuntimeError(f"{type(self._error).__name__} in {self.record}"))
-        IN_CALLBACKS.discard(self.record)
+        try:
+            if self._error is None:
+                future.set_result(self.outputs)
+            elif isinstance(self._error, Exception):
+                future.set_exception(self._error)
+            else:  # Ctrl-C: torch's futures take subclasses of Exception only
+                future.set_exception(RuntimeError(f"{type(self._error).__name__} in {self.record}"))
+        finally:  # it raises where the program has completed the future itself
+            IN_CALLBACKS.discard(self.record)
 
     def fulfil_apart(self, future: torch.futures.Future) -> None:
         """The same in another thread: a callback may wait for other operations, or never return."""
@@ -251,6 +253,10 @@ class Issuer:
         self._turn.acquire()
         while self._run_next(FerryWork.fulfil_apart):
             self._turn.acquire()
+
+    def reopen(self) -> None:
+        """Takes operations again."""
+        self._closed = False
 
     def history(self) -> str:
         """The latest operations and their states. Other threads may issue more meanwhile."""
