@@ -86,29 +86,34 @@ bool Mailboxes::keep(int sender) {
   const PieceHead* piece = next(sender);
   if (piece == nullptr || !fits(sender, *piece)) return false;
   const std::size_t held = kept_bytes(sender, *piece);
-  std::list<KeptMessage>& kept = senders_[sender].kept;
-  if (begins(sender)) kept.push_back({.head = *piece});
-  KeptMessage& message = kept.back();
+  Sender& from = senders_[sender];
+  if (begins(sender)) from.last = &from.kept[piece->tag].emplace_back(KeptMessage{.head = *piece});
+  KeptMessage& message = *from.last;
   FERRY_CHECK(piece->bytes, <=, message.head.total - message.received);
   const auto* const data = reinterpret_cast<const std::byte*>(piece + 1);
   message.pieces.emplace_back(data, data + piece->bytes);
   message.received += piece->bytes;
   message.held += held;
-  senders_[sender].held += held;
+  from.held += held;
   take(sender, *piece);
   return true;
 }
 
 KeptMessage* Mailboxes::find_kept(int sender, std::int64_t tag) noexcept {
-  for (KeptMessage& message : senders_[sender].kept)
-    if (message.head.tag == tag) return &message;
-  return nullptr;
+  std::map<std::int64_t, std::list<KeptMessage>>& kept = senders_[sender].kept;
+  const auto found = kept.find(tag);
+  return found == kept.end() ? nullptr : &found->second.front();
 }
 
-void Mailboxes::drop_kept(int sender, const KeptMessage& message) {
-  senders_[sender].held -= message.held;
-  std::list<KeptMessage>& kept = senders_[sender].kept;
-  kept.erase(std::ranges::find(kept, &message, [](const KeptMessage& each) { return &each; }));
+void Mailboxes::drop_kept(int sender, std::int64_t tag) {
+  Sender& from = senders_[sender];
+  const auto found = from.kept.find(tag);
+  FERRY_CHECK(found == from.kept.end(), ==, false);
+  const KeptMessage& message = found->second.front();
+  from.held -= message.held;
+  if (from.last == &message) from.last = nullptr;
+  found->second.pop_front();
+  if (found->second.empty()) from.kept.erase(found);
 }
 
 }  // namespace ferry::internal

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -70,18 +71,21 @@ class Mailboxes {
   }
   // The next piece is the first one of its message.
   bool begins(int sender) const noexcept {
-    const std::list<KeptMessage>& kept = senders_[sender].kept;
-    return kept.empty() || kept.back().whole();
+    const KeptMessage* last = senders_[sender].last;
+    return last == nullptr || last->whole();
   }
   // The first message with this tag; null: there is none.
   KeptMessage* find_kept(int sender, std::int64_t tag) noexcept;
-  void drop_kept(int sender, const KeptMessage& message);
+  // Drops what find_kept() returned for this tag.
+  void drop_kept(int sender, std::int64_t tag);
 
  private:
   struct Sender {
-    std::uint64_t taken = 0;      // position in its mailbox to this rank
-    std::list<KeptMessage> kept;  // in order; only the last one may be incomplete
-    std::size_t held = 0;         // by all of `kept`
+    std::uint64_t taken = 0;                              // position in its mailbox to this rank
+    std::map<std::int64_t, std::list<KeptMessage>> kept;  // by tag, those of each tag in order
+    KeptMessage* last =
+        nullptr;           // of `kept`; only this one may be incomplete; null: it was dropped
+    std::size_t held = 0;  // by all of `kept`
   };
 
   std::atomic<std::uint64_t>& events(int rank) const noexcept { return flags(rank, rank).events; }
@@ -90,9 +94,10 @@ class Mailboxes {
            position % shape_.ring_bytes;
   }
   // The memory for a piece. Its size in the mailbox is enough for its bytes, its vector and what
-  // the allocator adds. A message also takes a place in the list.
+  // the allocator adds. A message also takes a place in a list, and its tag one in the map.
   std::size_t kept_bytes(int sender, const PieceHead& piece) const noexcept {
-    constexpr std::size_t kMessage = sizeof(KeptMessage) + sizeof(PieceHead);
+    constexpr std::size_t kTag = 128;
+    constexpr std::size_t kMessage = sizeof(KeptMessage) + sizeof(PieceHead) + kTag;
     return MailboxShape::piece_bytes(piece.bytes) + (begins(sender) ? kMessage : 0);
   }
   bool fits(int sender, const PieceHead& piece) const noexcept {

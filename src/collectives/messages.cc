@@ -92,7 +92,7 @@ Status Messages::finish(const std::shared_ptr<MessageState>& message) {
 bool Messages::advance() {
   const std::size_t before = pending_.size();
   full_.assign(full_.size(), false);
-  std::vector<MessageSpec> unmatched;
+  Wanted unmatched;
   pending_.remove_if([&](const std::shared_ptr<MessageState>& message) {
     return message->spec.receives ? receive_some(*message, unmatched) : send_some(*message);
   });
@@ -148,24 +148,21 @@ void Messages::keep_all() {
 
 // A message may arrive while this goes through the receives. One that an earlier receive in
 // `unmatched` would have taken is left for it.
-bool Messages::receive_some(MessageState& message, std::vector<MessageSpec>& unmatched) {
+bool Messages::receive_some(MessageState& message, Wanted& unmatched) {
+  const std::int64_t tag = message.spec.tag;
   const bool any = message.spec.peer == MessageSpec::kAny;
   const int first = any ? first_sender_ : message.spec.peer;
   for (int i = 0; !message.matched && i < (any ? group_.size() : 1); ++i) {
     const int sender = (first + i) % group_.size();
     if (!group_.survival().has(sender)) continue;
-    const bool is_earlier_ones = std::ranges::any_of(unmatched, [&](const MessageSpec& earlier) {
-      return earlier.tag == message.spec.tag &&
-             (earlier.peer == sender || earlier.peer == MessageSpec::kAny);
-    });
-    if (is_earlier_ones) continue;
+    if (unmatched.contains({tag, sender}) || unmatched.contains({tag, MessageSpec::kAny})) continue;
     if (match(message, sender) && !message.status.ok()) {
       message.end(message.status);
       return true;
     }
   }
   if (!message.matched) {
-    unmatched.push_back(message.spec);
+    unmatched.insert({tag, message.spec.peer});
     return false;
   }
   if (!message.whole && !receive_pieces(message)) return false;
@@ -220,7 +217,7 @@ void Messages::take_kept(MessageState& message, const KeptMessage& kept) {
   }
   message.whole = kept.whole();
   if (!message.whole) receiving_[message.source] = true;
-  mailboxes_.drop_kept(message.source, kept);
+  mailboxes_.drop_kept(message.source, kept.head.tag);
 }
 
 // A message, or the rest of one, straight into the caller's memory.

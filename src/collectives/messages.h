@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -75,7 +76,8 @@ class Messages {
   bool send_some(MessageState& message);
   bool write_some(MessageState& message);
   bool has_departed(const MessageState& message) const;
-  bool receive_some(MessageState& message, std::vector<MessageSpec>& unmatched);
+  using Wanted = std::set<std::pair<std::int64_t, int>>;  // tags and senders, or kAny
+  bool receive_some(MessageState& message, Wanted& unmatched);
   // Whether a message of `sender` fits, or ends the receive with an error.
   bool match(MessageState& message, int sender);
   bool claim(MessageState& message, int sender, const PieceHead& head);

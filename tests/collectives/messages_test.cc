@@ -19,6 +19,7 @@
 #include "exchange/frame.h"
 #include "ferry/collectives.h"
 #include "network/passing_transport.h"
+#include "network/refusing_transport.h"
 
 namespace ferry::test {
 namespace {
@@ -168,25 +169,47 @@ TEST(MessageWaits, ARankThatCannotKeepWhatComesNamesTheSenderAtItsDeadline) {
   });
 }
 
-// Rank 0 keeps messages without data until there is no room.
+// Rank 0 keeps messages without data, of one tag or each of its own, until there is no room.
 TEST(MessageWaits, KeptMessagesTakeNoMoreMemoryThanTheirBound) {
   if (kSanitized) GTEST_SKIP() << "it measures the memory of the allocator";
+  for (const int step : {0, 1}) {
+    run_ranks(Mode::kThreads, 2, [step](const Group& group) {
+      Collectives collectives(group);
+      if (group.rank() == 0) {
+        const Status status = collectives.recv(nullptr, 0, DataType::kBytes, 1, -1);
+        require(status.code() == Code::kTimeout, status.message());
+        return;
+      }
+      const std::size_t before = mallinfo2().uordblks;
+      int num_kept = 0;
+      const auto send = [&] {
+        return collectives.send(nullptr, 0, DataType::kBytes, 0, step * num_kept, kSoon);
+      };
+      for (; send().ok(); ++num_kept) {
+      }
+      const std::size_t grown = mallinfo2().uordblks - before;
+      const std::string seen = std::to_string(num_kept) + " messages in " + std::to_string(grown);
+      require(grown <= std::size_t{65} << 20, seen + " bytes");
+      require(num_kept > 100'000, seen);
+    });
+  }
+}
+
+// All messages have come before the first receive. Tags are received from the last one to the
+// first.
+TEST(MessageWaits, KeptMessagesOfATagAreReceivedInTheOrderInWhichTheyWereSent) {
+  constexpr std::int32_t kTags = 5, kEach = 3;
   run_ranks(Mode::kThreads, 2, [](const Group& group) {
     Collectives collectives(group);
-    if (group.rank() == 0) {
-      const Status status = collectives.recv(nullptr, 0, DataType::kBytes, 1, 2);
-      require(status.code() == Code::kTimeout, status.message());
-      return;
+    for (std::int32_t i = 0; group.rank() == 1 && i < kTags * kEach; ++i)
+      require_ok(collectives.send(&i, 1, DataType::kInt32, 0, i % kTags), "send");
+    require_ok(collectives.barrier(), "barrier");
+    for (std::int32_t i = 0; group.rank() == 0 && i < kTags * kEach; ++i) {
+      const std::int32_t tag = kTags - 1 - i / kEach;
+      std::int32_t number = -1;
+      require_ok(collectives.recv(&number, 1, DataType::kInt32, i % 2 == 0 ? 1 : -1, tag), "recv");
+      require(number == i % kEach * kTags + tag, "message " + std::to_string(number));
     }
-    const std::size_t before = mallinfo2().uordblks;
-    const auto send = [&] { return collectives.send(nullptr, 0, DataType::kBytes, 0, 1, kSoon); };
-    int num_kept = 0;
-    for (; send().ok(); ++num_kept) {
-    }
-    const std::size_t grown = mallinfo2().uordblks - before;
-    const std::string seen = std::to_string(num_kept) + " messages in " + std::to_string(grown);
-    require(grown <= std::size_t{65} << 20, seen + " bytes");
-    require(num_kept > 100'000, seen);
   });
 }
 
@@ -273,27 +296,12 @@ TEST(MessagesBetweenNodes, ProgressWithoutWaitReturnsWhileTheNetworkStandsStill)
             "", {.deadline = std::chrono::seconds(5), .topology = "host:2,rank:1"});
 }
 
-// Once `refuses`, it connects to no rank.
-class RefusingTransport final : public PassingTransport {
- public:
-  RefusingTransport(std::unique_ptr<internal::Transport> transport, std::atomic<bool>& refuses)
-      : PassingTransport(std::move(transport)), refuses_(refuses) {}
-
-  void connect(const std::map<int, std::string>& addresses) override {
-    if (refuses_.load(std::memory_order_acquire)) throw Error(Code::kSystem, "no endpoint is left");
-    PassingTransport::connect(addresses);
-  }
-
- private:
-  std::atomic<bool>& refuses_;
-};
-
 // Rank 0 is not connected to rank 3 before its first message to it. Rank 3 listens to rank 0, and
 // so has to be told of the end of the group; rank 0 leaves although it cannot.
 TEST(MessagesBetweenNodes, AnExceptionEndsAllMessagesAndTheGroup) {
-  std::atomic<bool> refuses{false};
+  std::atomic<int> refusals{0};
   const FrameTransports transports(
-      [&] { return std::make_unique<RefusingTransport>(internal::ucx_transport(), refuses); });
+      [&] { return std::make_unique<RefusingTransport>(internal::ucx_transport(), refusals); });
   run_ranks(Mode::kThreads, 4,
             [&](const Group& group) {
               Collectives collectives(group);
@@ -313,7 +321,7 @@ TEST(MessagesBetweenNodes, AnExceptionEndsAllMessagesAndTheGroup) {
                 require_ok(collectives.progress(/*waits=*/false), "progress");
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
               }
-              refuses.store(true, std::memory_order_release);
+              refusals.store(1'000'000, std::memory_order_release);
               const Message idle = collectives.begin_recv(&data, 1, DataType::kFp32, 1, 0);
               const Message sent = collectives.begin_send(&data, 1, DataType::kFp32, 3, 0);
               const Status status = collectives.progress();
