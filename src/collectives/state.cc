@@ -117,13 +117,13 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
                            options.shared_bytes);
       },
       kObject);
+  group.begin_channels();
   segment = share_segment(group, layout.segment_bytes(), by);
   // No rank sends a message before all ranks have returned from make_alike().
   make_alike(
       group, by,
       [&] {
-        if (!group.one_node())  // first: all ranks number their channels in the same order
-          mirror = std::make_shared<Mirror>(group, segment, layout, mailboxes);
+        if (!group.one_node()) mirror = std::make_shared<Mirror>(group, segment, layout, mailboxes);
         if (back(group)) return std::string();
         throw Error(
             Code::kCapacity,

@@ -92,6 +92,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   const Deadline by = usable(group).deadline();
   std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
   const Setup& setup = *made;
+  group->begin_channels();
   const WindowView view = share_window(*group, setup, by);
   std::optional<Ways> ways;
   std::shared_ptr<Pool> pool;
@@ -101,7 +102,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   // After this call either all ranks have their parts of the exchange, or all throw. No rank sends
   // a message of the exchange before.
   make_alike(*group, by, [&] {
-    ways.emplace(*group, setup, view);  // first: all ranks number their channels in the same order
+    ways.emplace(*group, setup, view);
     pool = std::make_shared<Pool>(view.segment, setup.layout, setup.places->windows[setup.rank]);
     first = pool->free_buffer().value();
     pool->mark_used(first);

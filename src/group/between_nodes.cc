@@ -139,12 +139,19 @@ void GroupState::connect(const std::vector<int>& peers) {
   for (const int peer : peers) nodes_.reached[peer] = true;  // not after an exception
 }
 
+// A rank may have failed to open all channels of the last object, which the others opened.
+void GroupState::begin_channels() noexcept {
+  const auto held = lock();
+  nodes_.last_channel = BetweenNodes::kChannelsOfObject * nodes_.num_objects++;
+}
+
 std::uint32_t GroupState::open_channel(Channel* channel) {
   const auto held = lock();
   FERRY_CHECK(channel, !=, nullptr);
-  FERRY_CHECK(nodes_.channels.contains(nodes_.num_channels + 1), ==, false);
-  nodes_.channels[++nodes_.num_channels] = channel;
-  return nodes_.num_channels;
+  FERRY_CHECK(nodes_.last_channel, <, BetweenNodes::kChannelsOfObject * nodes_.num_objects);
+  FERRY_CHECK(nodes_.channels.contains(nodes_.last_channel + 1), ==, false);
+  nodes_.channels[++nodes_.last_channel] = channel;
+  return nodes_.last_channel;
 }
 
 void GroupState::close_channel(std::uint32_t number) noexcept {

@@ -93,7 +93,9 @@ struct BetweenNodes {
   std::vector<int> to_acknowledge;  // ranks whose abort word was read since the last progress
   std::vector<bool> listens;        // [ranks] waits for messages of this rank
   std::map<std::uint32_t, Channel*> channels;
-  std::uint32_t num_channels = 0;
+  static constexpr std::uint32_t kChannelsOfObject = 2;  // the most of one exchange or Collectives
+  std::uint32_t num_objects = 0;                         // with channels, so far
+  std::uint32_t last_channel = 0;
   std::uint64_t want_sent = 0;
   // Raised to want_sent when everything has been sent (await_sent).
   std::atomic<std::uint64_t> sent{0};
@@ -169,8 +171,9 @@ class GroupState {
   MessageChannel& messages() const noexcept { return *messages_; }
   // Connects to the mates of a table. Call before the first message to any of them.
   void reach(const ForwardingTable& forwarding, bool together);
-  // Channels are numbered in collective order. Messages for a closed channel are dropped.
-  std::uint32_t open_channel(Channel* channel);
+  // Call on all ranks before one opens channels of an object: so their numbers are equal.
+  void begin_channels() noexcept;
+  std::uint32_t open_channel(Channel* channel);  // messages for a closed channel are dropped
   void close_channel(std::uint32_t number) noexcept;
   // Keeps a channel without an owner while other ranks may still send through this rank.
   void keep_open(std::uint32_t number, std::shared_ptr<void> owner);
@@ -182,15 +185,14 @@ class GroupState {
   // for a while. `await` has the names for an error.
   Status await_sent(Await await, const std::vector<bool>& mates) noexcept;
 
-  // True once some rank has given up on the group.
-  bool aborted() const noexcept { return reporter() >= 0; }
+  bool aborted() const noexcept { return reporter() >= 0; }  // some rank has given up on the group
   // The status of calls on a group that is closed or that some rank has given up on; ok while it is
   // usable. The first call has the code, phase and culprit of another rank's report.
   Status verdict() noexcept;
   bool usable() const noexcept;
   Status death_here(int first = -1) const noexcept;  // giving_up.cc
   void leave() noexcept;
-  // Breaks the group for all ranks: an invariant of ferry does not hold on this one (FERRY_CHECK).
+  // Breaks the group for all ranks: a call failed inside ferry on this one.
   Status fail(const std::string& text) noexcept { return break_group(Code::kBroken, rank_, text); }
 
   Status survive(std::chrono::nanoseconds limit) noexcept;  // survive.cc

@@ -2,7 +2,12 @@
 // data on each way.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
+
 #include "holding_transport.h"
+#include "network/refusing_transport.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -36,6 +41,28 @@ TEST(SecondWay, ItsRowsAreWaitedFor) {
     seat.dispatch_recv(0, sent);
     require_ok(group.barrier(), "barrier");
   });
+}
+
+// One rank opens the first way and cannot connect the second; the others open both. All ranks
+// destroy what they have. The messages of the next exchange arrive.
+TEST(SecondWay, ThatOneRankCannotConnectIsNoTroubleForTheNextExchange) {
+  constexpr const char* kTopology = "host:2@also1xor,rank:2";
+  const Scenario scenario = scenario_of(nodes_of(kTopology));
+  std::atomic<int> refusals{0};
+  const FrameTransports transports(
+      [&] { return std::make_unique<RefusingTransport>(internal::ucx_transport(), refusals); });
+  run_ranks(Mode::kThreads, 4,
+            [&](Group group) {
+              if (group.rank() == 0) refusals.store(1, std::memory_order_release);
+              require_ok(group.barrier(), "barrier");
+              const Status status = error_of([&] { Exchange(group, scenario.config); });
+              require_status(status, status.code(), {"no endpoint is left"}, "the first exchange");
+              Seat seat(group, scenario);
+              const Operation sent = seat.dispatch_send(0);
+              seat.dispatch_recv(0, sent);
+              require_ok(group.barrier(), "barrier");
+            },
+            "", {.deadline = std::chrono::seconds(5), .topology = kTopology});
 }
 
 }  // namespace
