@@ -248,16 +248,12 @@ const char* GroupState::state_of(int rank, Code code) const noexcept {
   return "is alive but did not arrive (stopped, stuck, or skipped a call?)";
 }
 
-// kPeerLost if a rank of this node died unreported, `first` if it is one of several; else ok.
-Status GroupState::death_here(int first) const noexcept {
-  const auto died = [this](int rank) {
-    return flags_->abort(rank) == AbortWord::kNone && !rendezvous_->alive(rank);
-  };
-  const bool known = first >= 0 && first < size_ && here(first) && died(first);
-  const auto found = std::ranges::find_if(node_ranks_, died);
-  if (!known && found == node_ranks_.end()) return {};
-  const int rank = known ? first : *found;
-  return {Code::kPeerLost, name_of(rank) + " is dead", rank};
+Status GroupState::death_here() const noexcept {
+  for (const int rank : node_ranks_) {
+    if (flags_->abort(rank) == AbortWord::kNone && !rendezvous_->alive(rank))
+      return {Code::kPeerLost, name_of(rank) + " is dead", rank};
+  }
+  return {};
 }
 
 int GroupState::reporter() const noexcept {

@@ -190,7 +190,7 @@ class GroupState {
   // usable. The first call has the code, phase and culprit of another rank's report.
   Status verdict() noexcept;
   bool usable() const noexcept;
-  Status death_here(int first = -1) const noexcept;  // giving_up.cc
+  Status death_here() const noexcept;  // kPeerLost if a rank of this node died unreported; else ok
   void leave() noexcept;
   // Breaks the group for all ranks: a call failed inside ferry on this one.
   Status fail(const std::string& text) noexcept { return break_group(Code::kBroken, rank_, text); }

@@ -49,11 +49,6 @@ class Survival {
   // An object of a broken group ends. If this rank has prepared for the next view, the others may
   // count on the object there: `depart` is called when the view begins, and lets their waits end.
   void depart_in_next_view(std::function<void()> depart) noexcept;
-  // A rank was lost while an object was made, which by itself does not break the group. It is the
-  // reason that other ranks get if survive() follows.
-  void note_loss(const Status& loss) { loss_ = loss; }
-  const Status& loss() const noexcept { return loss_; }
-
   // Where the ranks of a later view meet to make objects, without the lost ranks. It is made when
   // they meet for the first time; if that fails, it fails again until the next view.
   struct Meeting {
@@ -75,7 +70,6 @@ class Survival {
  private:
   View view_;
   std::vector<bool> is_member_;  // [ranks]
-  Status loss_;
   Meeting meeting_;
   std::atomic<int> held_{0}, num_calls_{0};
   std::atomic<bool> surviving_{false};
@@ -101,6 +95,10 @@ class Making {
  private:
   std::shared_ptr<GroupState> group_;
 };
+
+// Call where this rank could not meet the others because one was lost; `why` is the error of the
+// call. Returns the cause, and shows it to the others, which may find this rank dead later.
+Error absence(GroupState& group, const Error& why);
 
 // Collective: where the ranks of the view meet to make objects. Throws Error if they do not meet.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by);

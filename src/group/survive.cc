@@ -41,7 +41,6 @@ void Survival::begin(View view) noexcept {
   view_ = std::move(view);
   is_member_.assign(is_member_.size(), false);
   for (const int rank : view_.members) is_member_[rank] = true;
-  loss_ = {};
   meeting_ = {.group = meeting_.group};
   const std::lock_guard lock(mutex_);
   for (Lasting* const object : objects_) object->renew(view_);
@@ -58,7 +57,8 @@ class ViewChange {
   Status run(std::chrono::nanoseconds limit) noexcept;
   // Why the view ends, if this rank sees that a rank died or left; else ok.
   static Status find_loss(const GroupState& group) noexcept;
-  // Why the ranks of the view cannot meet; ok: this rank sees no reason.
+  // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that says why it
+  // could not meet the others may have ended because of that, so its reason comes before its end.
   static Status find_absence(const GroupState& group) noexcept;
   // This rank could not meet the others of the view, and none of them waits for it.
   static void tell_absence(GroupState& group, const Error& why) noexcept;
@@ -151,7 +151,6 @@ Status ViewChange::check() const {
 
 Status ViewChange::find_loss(const GroupState& group) noexcept {
   if (Status death = group.death_here(); !death.ok()) return death;
-  if (!group.survival_.loss().ok()) return group.survival_.loss();
   for (const int rank : group.view().members) {
     if (group.flags_->has_left(rank))
       return {Code::kPeerLost, fmt::format("{} has left the group", group.name_of(rank)), rank};
@@ -160,12 +159,14 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
 }
 
 Status ViewChange::find_absence(const GroupState& group) noexcept {
-  if (Status loss = find_loss(group); !loss.ok()) return loss;
+  const Status loss =
+      find_loss(group);  // before the words, which a rank that has ended left behind
   for (const int rank : group.view().members) {
     const std::uint64_t word = group.flags_->unmet(rank);
     if (word == AbortWord::kNone) continue;
     const Code code = AbortWord::code(word);
     const int culprit = AbortWord::culprit(word) < 0 ? rank : AbortWord::culprit(word);
+    if (culprit == loss.culprit()) return loss;
     return {code,
             fmt::format("{} could not meet the others in view {} ({}{}), and so nothing is made in "
                         "this view",
@@ -173,11 +174,19 @@ Status ViewChange::find_absence(const GroupState& group) noexcept {
                         culprit == rank ? "" : fmt::format(" because of rank {}", culprit)),
             culprit};
   }
-  return {};
+  return loss;
 }
 
 void ViewChange::tell_absence(GroupState& group, const Error& why) noexcept {
   group.flags_->set_unmet(group.rank_, AbortWord::make(why.code(), why.culprit()));
+}
+
+Error absence(GroupState& group, const Error& why) {
+  const Status seen = ViewChange::find_absence(group);
+  const bool same = seen.ok() || seen.culprit() == why.culprit();
+  const Error cause = same ? why : Error(seen.code(), seen.message(), seen.culprit());
+  ViewChange::tell_absence(group, cause);
+  return cause;
 }
 
 // While they meet, no connection shows that a rank which has not come is lost.
@@ -204,7 +213,7 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
 
 void ViewChange::end() noexcept {
   if (!group_.verdict().ok()) return;
-  const Status loss = find_loss(group_);
+  const Status loss = find_absence(group_);
   const Code code = loss.ok() ? Code::kBroken : loss.code();
   const int culprit = loss.ok() ? group_.rank_ : loss.culprit();
   const std::string why =

@@ -18,9 +18,9 @@ namespace {
 
 // Runs `meet`, a call of the rendezvous. While this rank waits there, it moves messages between
 // nodes and checks whether the group is broken. If the wait fails, the rendezvous only knows that a
-// connection ended. So an error that a rank reported before is thrown instead; or else a death on
-// this node, since the rank that died may be the one that had to pass the report on. If the rank
-// that the rendezvous names is dead, it is the cause: others may have ended because of it.
+// connection ended. So an error that a rank reported before is thrown instead; or else the cause
+// that the ranks of this node see, since the rank that died may be the one that had to pass the
+// report on.
 template <typename Meet>
 auto with_causes(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
   Status said;
@@ -34,11 +34,7 @@ auto with_causes(GroupState& group, const Deadline& by, const Meet& meet) -> dec
   } catch (const Error& error) {
     if (said.ok()) look();
     if (error.code() != Code::kPeerLost) throw;
-    const Status death = group.death_here(error.culprit());
-    group.survival().note_loss(death.ok() ? Status(error.code(), error.what(), error.culprit())
-                                          : death);
-    require_ok(death);
-    throw;
+    throw absence(group, error);
   }
 }
 
