@@ -93,6 +93,7 @@ void on_rank_0(const std::function<void(Asked&)>& look) {
   GroupOptions options;
   options.topology = "host:3,rank:1";
   const auto body = [&](Group group) {
+    group.state()->begin_channels();  // as an exchange does
     Asked asked(group);
     if (group.rank() == 0) look(asked);
     require_ok(group.barrier(), "the barrier");
