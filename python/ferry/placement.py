@@ -5,7 +5,8 @@
     weights = ferry.placement.move(group, weights, old, placement)              # each rank gets its new experts
 
 Top-k ids name *logical* experts. A *physical* expert is one copy of a logical expert, in a slot of a rank; rank r holds
-slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts is EPLB, a published algorithm, with the same
+slots [r * L, (r + 1) * L) of num_replicas = R * L. In a view of the group that lacks ranks (Group.survive) their slots
+count as empty, in every placement that a call is given. rebalance_experts is EPLB, a published algorithm, with the same
 names, shapes and results. src/routing/balance.cc implements its steps; `ferry bench --rebalance` uses them too. Needs
 torch.
 """
@@ -20,7 +21,7 @@ import torch
 
 import ferry
 from ferry import _core
-from ferry.views import need_all_ranks
+from ferry.views import keeping_owners
 
 __all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
            "replicate_experts", "sum_copies", "table_of"]
@@ -83,6 +84,17 @@ class Placement(NamedTuple):
     def of_rank(self, rank):
         """Returns the logical experts that a rank holds, [L], in the order of its slots."""
         return self.experts[rank * self.per_rank:(rank + 1) * self.per_rank]
+
+    def on(self, ranks):
+        """Returns the placement without the copies on all other ranks, such as those that a view of the group lacks.
+        Raises InvalidArgument with the experts that have no copy on `ranks`."""
+        kept = tuple(expert if slot // self.per_rank in ranks else -1 for slot, expert in enumerate(self.experts))
+        lost = sorted(set(self.experts).difference(kept))
+        if lost:
+            raise ferry.InvalidArgument(f"experts {lost} have no copy on the ranks {list(ranks)}: if these are the "
+                                        "ranks that remain, load the weights of the experts from a checkpoint, into "
+                                        "a layer of a new group")
+        return Placement(kept, self.num_ranks)
 
     def slots(self):
         """Returns for each logical expert the list of its slots."""
@@ -162,6 +174,15 @@ def balance(loads, num_replicas, num_ranks, *, num_groups=1, num_nodes=1):
     return Placement(tuple(experts.tolist()), num_ranks)
 
 
+def _balance_on(ranks, num_ranks, loads, num_replicas, options):
+    """Returns the result of balance() for these of num_ranks ranks. The slots of the others are empty."""
+    found = balance(loads, num_replicas, len(ranks), **options)
+    experts = []
+    for rank in range(num_ranks):
+        experts += found.of_rank(ranks.index(rank)) if rank in ranks else [-1] * found.per_rank
+    return Placement(tuple(experts), num_ranks)
+
+
 def _moves(old, new):
     """Returns [(slot in `old` that sends, slots of `new` that receive)], in the order of the senders' slots. A rank
     that already holds an expert does not receive it. Among the ranks that hold an expert, the one with the fewest
@@ -195,7 +216,6 @@ def agree(group, check, said):
     """Calls check() on all ranks, and compares `said`, a dict of values by their names, between the ranks. Returns the
     result of check() if it raised on no rank and `said` is equal on all. Collective. Raises what check() raised,
     PeerRejected where it raised on another rank only, and Mismatch."""
-    need_all_ranks(group)
     refusal = found = None
     try:
         found = check()
@@ -203,21 +223,23 @@ def agree(group, check, said):
         refusal = error
     own = {name: _brief(repr(value)) for name, value in said.items()}
     text = json.dumps([refusal and str(refusal)[:500], own], ensure_ascii=False).encode(errors="replace")
-    of_ranks = [json.loads(each) for each in group.all_gather(text.ljust(_AGREED_BYTES))]
+    gathered = group.all_gather(text.ljust(_AGREED_BYTES))  # empty for a rank that the view lacks
+    of_ranks = {rank: json.loads(each) for rank, each in enumerate(gathered) if each}
     if refusal:
         raise refusal
-    for rank, (why, theirs) in enumerate(of_ranks):
+    first = min(of_ranks)
+    for rank, (why, theirs) in of_ranks.items():
         if why:
             raise ferry.PeerRejected(f"rank {rank} refused: {why}")
         for name in own:
-            if theirs[name] != of_ranks[0][1][name]:
-                raise ferry.Mismatch(f"{name}: rank {rank} has {theirs[name]}, rank 0 {of_ranks[0][1][name]}")
+            if theirs[name] != of_ranks[first][1][name]:
+                raise ferry.Mismatch(f"{name}: rank {rank} has {theirs[name]}, rank {first} {of_ranks[first][1][name]}")
     return found
 
 
 def _agreed_moves(group, weights, old, new):
-    """Returns the _moves() of these weights, after all ranks have agreed on the placements, the dtype and the shape of
-    an expert. Collective."""
+    """Returns both placements on the ranks of the view and the _moves() of these weights, after all ranks have agreed
+    on the placements, the dtype and the shape of an expert. Collective."""
     return agree(group, lambda: _checked_moves(group, weights, old, new),
                  {"old placement": old, "new placement": new, "dtype": getattr(weights, "dtype", None),
                   "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
@@ -232,18 +254,22 @@ def _checked_moves(group, weights, old, new):
         raise ferry.InvalidArgument(f"weights are no tensor of experts but {type(weights).__name__}")
     if len(weights) != old.per_rank:
         raise ferry.InvalidArgument(f"weights of {len(weights)} experts, the old placement has {old.per_rank} here")
-    return _moves(old, new)
+    ranks = group.view[1]
+    old, new = old.on(ranks), new.on(ranks)
+    return old, new, _moves(old, new)
 
 
 def move(group, weights, old, new):
     """Moves the weights of experts after a change of placement. `weights` [L, ...] are those of this rank's slots in
     `old`. Returns the weights of its slots in `new`, bit for bit. Collective.
 
-    Between nodes each row is sent once to each node. The call needs memory for the result and for one expert at a time.
-    Raises InvalidArgument for placements that do not fit the group, the weights or each other, PeerRejected where
+    Between nodes each row is sent once to each node. In a view that lacks ranks their slots count as empty: the ranks
+    that remain send and receive. The call needs memory for the result and for one expert at a time.
+    Raises InvalidArgument for placements that do not fit the group, the weights or each other, or that have experts on
+    lost ranks only; PeerRejected where
     another rank raises InvalidArgument, Mismatch for placements or weights that differ between ranks, and the errors of
     Exchange.dispatch."""
-    moves = _agreed_moves(group, weights, old, new)
+    old, new, moves = _agreed_moves(group, weights, old, new)
     moved = weights.new_empty(new.per_rank, *weights.shape[1:])
     held = old.of_rank(group.rank)
     for slot, expert in enumerate(new.of_rank(group.rank)):
@@ -265,8 +291,8 @@ def _carry(group, parcels, turns, num_slots, top_k, size):
     and the slots that receive it. After each dispatch yields pairs (a slot of this rank, uint8 [n, size]): the n
     tensors that the slot received, in the order of their source ranks. Collective."""
     num_rows = -(-size // ROW_BYTES)
-    exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=num_slots, top_k=top_k, dtype="uint8",
-                              depth=1)
+    settings = dict(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=num_slots, top_k=top_k, dtype="uint8", depth=1)
+    exchange = group.exchange(**keeping_owners(group, settings))
     for turn in range(turns):
         rows, ids = torch.empty(0, ROW_BYTES, dtype=torch.uint8), torch.empty(0, top_k, dtype=torch.int64)
         if turn < len(parcels):
@@ -287,7 +313,7 @@ def sum_copies(group, gradients, placement):
 
     Sums are in float32 (of float64 in float64), in the same order on all ranks, so the copies stay equal bit for bit.
     Each copy is sent to each other copy, one expert at a time. Raises the errors of move()."""
-    _agreed_moves(group, gradients, placement, placement)
+    _, placement, _ = _agreed_moves(group, gradients, placement, placement)
     slots, summed = placement.slots(), gradients.clone()
     copied = [[slot for slot, expert in enumerate(placement.of_rank(rank)) if expert >= 0 and len(slots[expert]) > 1]
               for rank in range(group.size)]
@@ -335,15 +361,17 @@ class Balancer:
             self._counts += counts
 
     def begin(self, num_replicas=None, **options):
-        """Adds the counts of all ranks since the last begin(), and starts to compute a placement in a thread. `options`
-        are num_groups and num_nodes of balance(). Collective."""
-        need_all_ranks(self.group)
-        gathered = self.group.all_gather(self._counts.numpy().tobytes())
+        """Adds the counts of all ranks since the last begin(), and starts to compute a placement of num_replicas copies
+        on the ranks of the view, in a thread; None: as many for each rank as before. `options` are num_groups and
+        num_nodes of balance(). Collective. Raises InvalidArgument when an expert has copies on lost ranks only."""
+        group, ranks = self.group, self.group.view[1]
+        placement, own = self.placement.on(ranks), self._counts.numpy().tobytes()
+        gathered = [counts or bytes(len(own)) for counts in group.all_gather(own)]  # empty for a lost rank
         of_slots = torch.frombuffer(bytearray(b"".join(gathered)), dtype=torch.int64).tolist()
         self._counts.zero_()
-        loads = [sum(of_slots[slot] for slot in slots) for slots in self.placement.slots()]
-        wanted = num_replicas or len(self.placement.experts)
-        self._found = self._thread.submit(balance, loads, wanted, self.group.size, **options)
+        loads = [sum(of_slots[slot] for slot in slots) for slots in placement.slots()]
+        wanted = num_replicas or placement.per_rank * len(ranks)
+        self._found = self._thread.submit(_balance_on, ranks, group.size, loads, wanted, options)
 
     def end(self):
         """Waits for the computation and returns the new Placement, for which this object counts from now on."""

@@ -86,28 +86,32 @@ def check_weights(experts, num_local):
                                         "takes any experts")
 
 
-def replace(experts, change, num_local, mesh):
-    """Each parameter, and each buffer with a part per expert, becomes change(its local tensor [L, ...]), as a DTensor
-    over the mesh or for None as a plain tensor. A parameter is replaced only if the result differs from it."""
-    made = {}
+def changed(experts, change, num_local, mesh):
+    """Returns {id: new tensor} for replace(). Each parameter, and each buffer with a part per expert, is to become
+    change(its local tensor [L, ...]), as a DTensor over the mesh or for None as a plain tensor. A parameter is replaced
+    only if the result differs from it."""
+    tensors = {id(tensor): tensor for tensor in (*experts.parameters(), *experts.buffers())}
+    return {key: _changed(tensor, change, num_local, mesh) for key, tensor in tensors.items()}
+
+
+def replace(experts, made):
+    """Gives the experts the tensors of changed()."""
     for module in experts.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
-                if tensor is not None and id(tensor) not in made:
-                    made[id(tensor)] = (tensor, _replaced(tensor, change, num_local, mesh))  # kept, so its id is unique
                 if tensor is not None:
-                    tensors[name] = made[id(tensor)][1]
+                    tensors[name] = made[id(tensor)]
 
 
-def _replaced(tensor, change, num_local, mesh):
+def _changed(tensor, change, num_local, mesh):
     is_parameter, part = isinstance(tensor, torch.nn.Parameter), local(tensor).detach()
     if not is_parameter and part.shape[:1] != (num_local,):
         return tensor
-    changed = change(part)
-    if changed is part and mesh is None and not is_sharded(tensor):
+    made = change(part)
+    if made is part and mesh is None and not is_sharded(tensor):
         return tensor
-    changed = changed if mesh is None else sharded(changed, mesh)
-    return torch.nn.Parameter(changed, tensor.requires_grad) if is_parameter else changed
+    made = made if mesh is None else sharded(made, mesh)
+    return torch.nn.Parameter(made, tensor.requires_grad) if is_parameter else made
 
 
 def sharded(tensor, mesh):

@@ -34,7 +34,8 @@ class MoE(torch.nn.Module):
 
     gradients: how the gradients of the experts' parameters are scaled, as rows come from all R ranks. "mean": those of
     the mean of the ranks' losses (divided by R), as with DistributedDataParallel and fully_shard; "sum": those of the
-    sum of the losses. After Group.survive() R counts the ranks of the view.
+    sum of the losses. After Group.survive() R counts the ranks of the view, and the first call of the layer agrees with
+    those ranks on its settings (docs/placement.md, "When a rank is lost").
 
     token_ranks, expert_ranks: as of Group.exchange (docs/attention_and_experts.md). A rank without experts has a SwiGLU
     of 0 experts, R counts the token ranks, and parameters are plain tensors.
@@ -111,13 +112,14 @@ class MoE(torch.nn.Module):
             if isinstance(self.experts, torch.nn.Module):
                 if mesh_of_ranks is not None:
                     expert_mesh.check_weights(self.experts, num_local)
-                expert_mesh.replace(self.experts, lambda part: part, num_local, mesh_of_ranks)
+                made = expert_mesh.changed(self.experts, lambda part: part, num_local, mesh_of_ranks)
+                expert_mesh.replace(self.experts, made)
             return mesh_of_ranks
 
         self.mesh = ferry.placement.agree(group, prepare, {})
         self.made_before_torch_distributed = group.size > 1 and torch_ranks[0][0] < 0
         self._shared = shared(group, self.settings)
-        self.group, self._num_ranks = group, group.size
+        self.group, self._num_ranks, self._view = group, group.size, group.view[0]
 
     @property
     def exchange(self):
@@ -142,38 +144,51 @@ class MoE(torch.nn.Module):
 
     def switch(self, old, new):
         """Moves the weights from one ferry.placement.Placement to another, between two steps; top-k ids keep their
-        meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again. Raises
-        InvalidArgument for a placement without one of the experts, and after fully_shard. Raises what
-        ferry.placement.move raises."""
+        meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again. The layer is
+        unchanged when this raises. In a view that lacks ranks their slots count as empty. Raises InvalidArgument for a
+        placement without one of the experts, for an old one that is not the layer's, and after fully_shard. Raises
+        what ferry.placement.move raises."""
         group = self.group
-        ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
-        expert_mesh.replace(self.experts, lambda part: ferry.placement.move(group, part, old, new), old.per_rank,
-                            self.mesh)
-        self.settings.update(new.settings(self.settings.get("replica_choice", "by_token")))
-        self._shared = None
-        self._shared = shared(group, self.settings)
+        old, new = ferry.placement.agree(group, lambda: self._checked_switch(old, new),
+                                         {"old placement": old, "new placement": new})
+        moved = expert_mesh.changed(self.experts, lambda part: ferry.placement.move(group, part, old, new),
+                                    old.per_rank, self.mesh)
+        settings = {**self.settings, **new.settings(self.settings.get("replica_choice", "by_token"))}
+        self._shared = shared(group, settings, besides=self._shared)
+        self.settings, self._view = settings, group.view[0]
+        expert_mesh.replace(self.experts, moved)
 
     def sum_gradients(self, placement):
         """After backward and before the optimizer's step: all copies of an expert get the sum of their gradients, so
         that they stay equal. Collective. Raises what ferry.placement.sum_copies raises, and InvalidArgument after a
         fully_shard that splits the experts of a rank."""
-        group = self.group
+        group, summed = self.group, []
         ferry.placement.agree(group, lambda: self._check_whole("sum_gradients"), {"placement": placement})
         for weights in self.experts.parameters():
             gradients = torch.zeros_like(weights) if weights.grad is None else weights.grad
-            summed = ferry.placement.sum_copies(group, expert_mesh.local(gradients), placement)
-            weights.grad = expert_mesh.like(gradients, summed)
+            sums = ferry.placement.sum_copies(group, expert_mesh.local(gradients), placement)
+            summed.append((weights, expert_mesh.like(gradients, sums)))
+        for weights, gradients in summed:
+            weights.grad = gradients
 
-    def _check_switch(self, old, new):
+    def _checked_switch(self, old, new):
+        """Returns both placements on the ranks of the view."""
         if not isinstance(self.experts, torch.nn.Module):
             raise ferry.InvalidArgument("MoE: only experts of a torch.nn.Module have weights to move")
         if self.settings.get("expert_ranks"):
             raise ferry.InvalidArgument("MoE: a placement has experts on all ranks, and expert_ranks is "
                                         f"{self.settings['expert_ranks']}")
-        if -1 in new.experts or set(old.experts) - {-1} != set(new.experts):
+        ranks, own = self.group.view[1], self.group.rank
+        old, new = old.on(ranks), new.on(ranks)
+        if any(-1 in new.of_rank(rank) for rank in ranks) or set(old.experts) - {-1} != set(new.experts) - {-1}:
             raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
                                         "empty slot (-1)")
+        said = list(old.of_rank(own))
+        held = _logical_experts(self.settings)[own * len(said):(own + 1) * len(said)]
+        if any(expert not in (-1, mine) for expert, mine in zip(said, held)):
+            raise ferry.InvalidArgument(f"MoE: this rank holds the experts {held}, and by the old placement {said}")
         self._check_whole("switch")
+        return old, new
 
     def _check_whole(self, call):
         """fully_shard over ranks with the same experts leaves a part of each parameter."""
@@ -194,29 +209,36 @@ class MoE(torch.nn.Module):
         """Computes the layer for tokens [.., H], ids [.., K] and weights [.., K]. Returns [.., H] in the dtype of the
         tokens, or within torch.autocast in its dtype. active_ranks is that of moe(). Collective."""
         expert_mesh.check_wrapped(self)
+        before, dtype = self.exchange, None
         if torch.is_tensor(tokens) and tokens.dtype in _ROWS:
             if torch.is_autocast_enabled("cpu"):
                 tokens = tokens.to(torch.get_autocast_dtype("cpu"))
-            self._change_to(tokens.dtype)
-        sources = set(self.settings.get("token_ranks") or range(self.group.size)).intersection(self.group.view[1])
+            dtype = tokens.dtype
+        number, ranks = self.group.view
+        if number != self._view:
+            self._share(number, dtype)
+        elif dtype and before.config["dtype"] != str(dtype).rpartition(".")[2]:
+            self._leave(before, dtype)
+            self._share(number, dtype)
+        sources = set(self.settings.get("token_ranks") or ranks).intersection(ranks)
         scale = 1 / len(sources) if self.gradients == "mean" and sources else 1.0
         return moe(self.exchange, tokens, topk_ids, topk_weights, expert_mesh.on_local_tensors(self.experts, scale),
                    overlap=self.overlap, balancer=self.balancer, active_ranks=active_ranks)
 
-    def _change_to(self, dtype):
-        """Changes to an exchange of this dtype for the next call. If the dtype differs from the one before, this is
-        collective: a rank that keeps its dtype raises PeerRejected, and this rank ferry.Mismatch."""
-        before = self.exchange
-        if before.config["dtype"] == str(dtype).rpartition(".")[2]:
-            return
+    def _share(self, view, dtype):
+        """Changes to an exchange of this dtype (None: the one before) that all ranks of the view share. Collective."""
+        settings = {**self.settings, "dtype": dtype or self.settings["dtype"]}
+        self._shared = take(shared, self.group, settings)
+        self.settings, self._view = settings, view
+
+    def _leave(self, exchange, dtype):
+        """All ranks leave this exchange, as their tokens are of another dtype. Collective: a rank that keeps its dtype
+        raises PeerRejected, and this rank ferry.Mismatch."""
         try:
-            take(before.skip, f"its tokens are {dtype}")
+            take(exchange.skip, f"its tokens are {dtype}")
         except ferry.Mismatch as error:
             raise ferry.Mismatch(f"MoE: the tokens of this rank are {dtype}, those of another rank "
-                                 f"{before.config['dtype']}, as before") from error
-        settings = {**self.settings, "dtype": dtype}
-        self._shared = take(shared, self.group, settings)
-        self.settings = settings
+                                 f"{exchange.config['dtype']}, as before") from error
 
 
 def _logical_experts(settings):
