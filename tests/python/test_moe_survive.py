@@ -323,8 +323,8 @@ def test_ranks_that_stopped_in_different_places_agree_or_are_refused(change):
 
 @pytest.mark.long
 def test_many_kills():
-    """FERRY_KILLS kills (20); prints medians and maxima in milliseconds, of the slowest rank of each."""
-    kills, spent = int(os.environ.get("FERRY_KILLS", 20)), []
+    """FERRY_KILLS kills (12); prints medians and maxima in milliseconds, of the slowest rank of each."""
+    kills, spent = int(os.environ.get("FERRY_KILLS", 12)), []
     moments = idle, in_dispatch, in_experts, in_combine, at_any_time
     for kill in range(kills):
         found = survivors(switches, random.Random(kill).randrange(SIZE), moments[kill % len(moments)])
