@@ -23,8 +23,8 @@ import ferry
 from ferry import _core
 from ferry.views import keeping_owners
 
-__all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
-           "replicate_experts", "sum_copies", "table_of"]
+__all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "in_view", "move",
+           "rebalance_experts", "replicate_experts", "sum_copies", "table_of"]
 
 MOST_COPIES = 32  # copies of one expert in one exchange: the limit of top_k
 ROW_BYTES = 1 << 14  # bytes of the rows that weights are sent in; the last row is padded
@@ -245,17 +245,22 @@ def _agreed_moves(group, weights, old, new):
                   "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
 
 
-def _checked_moves(group, weights, old, new):
-    for placement in (old, new):
+def in_view(group, *placements):
+    """Returns the placements on the ranks of the view. Raises InvalidArgument for one that does not fit the group, and
+    for an expert that has copies on lost ranks only."""
+    for placement in placements:
         if placement.num_ranks != group.size or len(placement.experts) % group.size:
             raise ferry.InvalidArgument(f"a placement of {len(placement.experts)} slots on {placement.num_ranks} ranks "
                                         f"does not fit a group of {group.size}")
+    return [placement.on(group.view[1]) for placement in placements]
+
+
+def _checked_moves(group, weights, old, new):
+    old, new = in_view(group, old, new)
     if not torch.is_tensor(weights) or weights.dim() == 0:
         raise ferry.InvalidArgument(f"weights are no tensor of experts but {type(weights).__name__}")
     if len(weights) != old.per_rank:
         raise ferry.InvalidArgument(f"weights of {len(weights)} experts, the old placement has {old.per_rank} here")
-    ranks = group.view[1]
-    old, new = old.on(ranks), new.on(ranks)
     return old, new, _moves(old, new)
 
 

@@ -153,10 +153,11 @@ def trains(group, victim, moment):
     assert same(layer, expected)  # by the tables of copies
     for rank in members:
         dense(held, rank, 3).square().sum().backward()
-    kept = HELD.on(members)
+    kept, weights = HELD.on(members), layer.experts.factors
     layer.balancer = Balancer(group, HELD)
     for placement in (HELD, kept):
         layer.switch(HELD, placement)
+        assert layer.experts.factors is weights  # an optimizer of before may go on
         layer.zero_grad()
         layer(*numbers(group.rank, 3)).square().sum().backward()
         layer.sum_gradients(placement)

@@ -162,6 +162,8 @@ def switches(group):
     for new in (Placement((0, 1, 2, -1), 2), Placement((0, 1, 2, 2), 2)):
         with pytest.raises(ferry.InvalidArgument, match="needs a copy of each expert"):
             layer.switch(blocks(4, 2), new)
+    with pytest.raises(ferry.InvalidArgument, match="4 slots on 1 ranks does not fit a group of 2"):
+        layer.switch(blocks(4, 1), blocks(4, 1))
     layer.switch(blocks(4, 2), Placement((3, 1, 0, 2), 2))
     torch.testing.assert_close(layer(tokens, ids, weights), before)
 

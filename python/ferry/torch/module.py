@@ -144,19 +144,22 @@ class MoE(torch.nn.Module):
 
     def switch(self, old, new):
         """Moves the weights from one ferry.placement.Placement to another, between two steps; top-k ids keep their
-        meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again. The layer is
-        unchanged when this raises. In a view that lacks ranks their slots count as empty. Raises InvalidArgument for a
-        placement without one of the experts, for an old one that is not the layer's, and after fully_shard. Raises
-        what ferry.placement.move raises."""
+        meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again, unless the
+        placements are equal. Slots of ranks that the view lacks count as empty. The layer is unchanged when this
+        raises. Raises InvalidArgument for a placement without one of the experts, for an old one that is not
+        the layer's, and after fully_shard. Raises what ferry.placement.move raises."""
         group = self.group
         old, new = ferry.placement.agree(group, lambda: self._checked_switch(old, new),
                                          {"old placement": old, "new placement": new})
-        moved = expert_mesh.changed(self.experts, lambda part: ferry.placement.move(group, part, old, new),
-                                    old.per_rank, self.mesh)
+        moved = None
+        if old != new:
+            moved = expert_mesh.changed(self.experts, lambda part: ferry.placement.move(group, part, old, new),
+                                        old.per_rank, self.mesh)
         settings = {**self.settings, **new.settings(self.settings.get("replica_choice", "by_token"))}
         self._shared = shared(group, settings, besides=self._shared)
         self.settings, self._view = settings, group.view[0]
-        expert_mesh.replace(self.experts, moved)
+        if moved:
+            expert_mesh.replace(self.experts, moved)
 
     def sum_gradients(self, placement):
         """After backward and before the optimizer's step: all copies of an expert get the sum of their gradients, so
@@ -178,9 +181,9 @@ class MoE(torch.nn.Module):
         if self.settings.get("expert_ranks"):
             raise ferry.InvalidArgument("MoE: a placement has experts on all ranks, and expert_ranks is "
                                         f"{self.settings['expert_ranks']}")
-        ranks, own = self.group.view[1], self.group.rank
-        old, new = old.on(ranks), new.on(ranks)
-        if any(-1 in new.of_rank(rank) for rank in ranks) or set(old.experts) - {-1} != set(new.experts) - {-1}:
+        old, new, own = *ferry.placement.in_view(self.group, old, new), self.group.rank
+        experts = set(old.experts) - {-1}
+        if any(-1 in new.of_rank(rank) for rank in self.group.view[1]) or experts != set(new.experts) - {-1}:
             raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
                                         "empty slot (-1)")
         said = list(old.of_rank(own))
