@@ -8,7 +8,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 targets=(ferry_tool) mpi=OFF
-if command -v mpicxx >/dev/null; then targets+=(mpi_bench) mpi=ON; fi
+if command -v mpicxx >/dev/null; then targets+=(mpi_bench mpi_collectives) mpi=ON; fi
 
 # Quiet unless it fails.
 { cmake --preset release -DFERRY_BUILD_BENCH=$mpi &&

@@ -1,0 +1,187 @@
+// mpi_collectives: ferry's collectives beside those of MPI, in turns in the same processes, started
+// by mpirun. Prints a table: medians over rounds, of the slowest rank.
+//
+//   mpirun -n 2 --bind-to core build/release/bench/mpi_collectives [--rounds 11] [--largest
+//   16777216]
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "ferry/collectives.h"
+#include "ferry/group.h"
+
+namespace ferry::bench {
+namespace {
+
+constexpr std::int64_t kTurnNs = 10'000'000;  // of one side in a round
+constexpr std::int64_t kSmallest = 4;         // bytes; the next sizes are sixteen times as large
+
+struct Options {
+  int rounds = 11;
+  std::int64_t largest = std::int64_t{16} << 20;
+};
+
+// One call by each side, on float32 elements. `in_place`: the same by ferry with data in memory of
+// the Collectives; empty where that changes nothing.
+struct Call {
+  const char* name;
+  std::function<void()> ferry, mpi, in_place = {};
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Microseconds of a call on the slowest rank. The number of calls is that of rank 0.
+double timed(const std::function<void()>& call) {
+  std::int64_t once_ns = internal::now_ns();
+  for (int i = 0; i < 3; ++i) call();
+  once_ns = (internal::now_ns() - once_ns) / 3;
+  int calls = static_cast<int>(
+      std::clamp<std::int64_t>(kTurnNs / std::max<std::int64_t>(once_ns, 1), 3, 10'000));
+  MPI_Bcast(&calls, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
+  const std::int64_t began_ns = internal::now_ns();
+  for (int i = 0; i < calls; ++i) call();
+  double us = static_cast<double>(internal::now_ns() - began_ns) / calls / 1000;
+  MPI_Allreduce(MPI_IN_PLACE, &us, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return us;
+}
+
+class Table {
+ public:
+  Table(Group& group, const Options& options)
+      : options_(options),
+        group_(group),
+        collectives_(group, {.shared_bytes = 4 * options.largest + (std::int64_t{1} << 20)}) {}
+
+  void print() {
+    line("ranks | call | bytes | ferry, us | MPI, us | ferry / MPI | in place / ferry");
+    line("--- | --- | --- | --- | --- | --- | ---");
+    measure({"barrier", [this] { require_ok(collectives_.barrier()); },
+             [] { MPI_Barrier(MPI_COMM_WORLD); }},
+            0);
+    for (std::int64_t bytes = kSmallest; bytes <= options_.largest; bytes *= 16)
+      for (const Call& call : calls(bytes)) measure(call, bytes);
+  }
+
+ private:
+  using Floats = std::vector<float>;
+
+  std::vector<Call> calls(std::int64_t bytes);
+  void measure(const Call& call, std::int64_t bytes);
+  void line(const std::string& text) const {
+    if (group_.rank() == 0) fmt::print("| {} |\n", text);
+  }
+  float* allocate(std::int64_t elements) {
+    memory_.push_back(collectives_.allocate(elements * static_cast<std::int64_t>(sizeof(float))));
+    auto* const data = static_cast<float*>(memory_.back().get());
+    std::fill_n(data, elements, 1.F);
+    return data;
+  }
+
+  const Options options_;
+  Group& group_;
+  Collectives collectives_;
+  Floats whole_, out_;
+  std::vector<std::int64_t> counts_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+// `bytes`: of the larger memory of each call.
+std::vector<Call> Table::calls(std::int64_t bytes) {
+  constexpr auto kType = DataType::kFp32;
+  constexpr auto kSum = ReduceOp::kSum;
+  const int ranks = group_.size();
+  const std::int64_t each = std::max<std::int64_t>(1, bytes / 4 / ranks), all = each * ranks;
+  const int n = static_cast<int>(each), n_all = static_cast<int>(all);
+  whole_.assign(static_cast<std::size_t>(all), 1);
+  out_.assign(static_cast<std::size_t>(all), 0);
+  counts_.assign(static_cast<std::size_t>(ranks), each);
+  memory_.clear();
+  float *const in = whole_.data(), *const out = out_.data();
+  float *const shown = allocate(all), *const part = allocate(each);
+  const auto gather = [=, this](const float* from) {
+    require_ok(collectives_.all_gather_v(from, each, out, counts_, kType));
+  };
+  const auto scatter = [=, this](const float* from) {
+    require_ok(collectives_.reduce_scatter_v(from, counts_, out, kType, kSum));
+  };
+  const auto broadcast = [=, this](float* data) {
+    require_ok(collectives_.broadcast(data, all, kType, 0));
+  };
+  return {
+      {"all_to_all",
+       [=, this] { require_ok(collectives_.all_to_all_v(in, counts_, out, counts_, kType)); },
+       [=] { MPI_Alltoall(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); }},
+      {"all_gather", [=] { gather(in); },
+       [=] { MPI_Allgather(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); },
+       [=] { gather(part); }},
+      {"reduce_scatter", [=] { scatter(in); },
+       [=] { MPI_Reduce_scatter_block(in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
+       [=] { scatter(shown); }},
+      {"all_reduce", [=, this] { require_ok(collectives_.all_reduce(in, out, all, kType, kSum)); },
+       [=] { MPI_Allreduce(in, out, n_all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }},
+      {"broadcast", [=] { broadcast(out); },
+       [=] { MPI_Bcast(out, n_all, MPI_FLOAT, 0, MPI_COMM_WORLD); }, [=] { broadcast(shown); }}};
+}
+
+void Table::measure(const Call& call, std::int64_t bytes) {
+  std::vector<double> ferry, mpi, in_place;
+  for (int round = 0; round < options_.rounds; ++round) {
+    ferry.push_back(timed(call.ferry));
+    mpi.push_back(timed(call.mpi));
+    if (call.in_place) in_place.push_back(timed(call.in_place));
+  }
+  std::vector<double> ratios(ferry.size());
+  std::ranges::transform(ferry, mpi, ratios.begin(), std::divides());
+  line(
+      fmt::format("{} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {}", group_.size(), call.name, bytes,
+                  median(ferry), median(mpi), median(ratios),
+                  in_place.empty() ? "" : fmt::format("{:.2f}", median(in_place) / median(ferry))));
+}
+
+void run(const Options& options) {
+  int rank = 0, size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const AllGather all_gather = [](const void* mine, void* all, std::size_t bytes) {
+    const int count = static_cast<int>(bytes);
+    return MPI_Allgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD) ==
+           MPI_SUCCESS;
+  };
+  Group group = Group::from_all_gather(rank, size, all_gather);
+  Table(group, options).print();
+}
+
+}  // namespace
+}  // namespace ferry::bench
+
+int main(int argc, char** argv) {
+  ferry::bench::Options options;
+  CLI::App app("ferry's collectives beside those of MPI, in the same processes");
+  app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 1000));
+  app.add_option("--largest", options.largest, "bytes")->check(CLI::Range(4, 1 << 30));
+  CLI11_PARSE(app, argc, argv);
+  MPI_Init(&argc, &argv);
+  int exit_code = 0;
+  try {
+    ferry::bench::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "mpi_collectives: {}\n", error.what());
+    MPI_Abort(MPI_COMM_WORLD, exit_code = 1);
+  }
+  MPI_Finalize();
+  return exit_code;
+}
