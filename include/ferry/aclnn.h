@@ -11,7 +11,9 @@
 
 // The names are CANN's.
 // NOLINTBEGIN(readability-identifier-naming)
+#ifdef __cplusplus
 extern "C" {
+#endif
 
 typedef int aclError;
 typedef int32_t aclnnStatus;
@@ -151,7 +153,9 @@ FERRY_EXPORT HcclResult HcclGetRankId(HcclComm comm, uint32_t* rank);
 FERRY_EXPORT HcclResult HcclGetRankSize(HcclComm comm, uint32_t* rankSize);
 FERRY_EXPORT HcclResult HcclCommDestroy(HcclComm comm);
 
+#ifdef __cplusplus
 }  // extern "C"
+#endif
 // NOLINTEND(readability-identifier-naming)
 
 #include "ferry/aclnn_operators.h"

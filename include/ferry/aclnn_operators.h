@@ -7,7 +7,9 @@
 
 // The names and parameters are CANN's.
 // NOLINTBEGIN(readability-identifier-naming,readability-function-size)
+#ifdef __cplusplus
 extern "C" {
+#endif
 
 FERRY_EXPORT aclnnStatus aclnnMoeDistributeDispatchGetWorkspaceSize(
     const aclTensor* x, const aclTensor* expertIds, const aclTensor* scales,
@@ -164,5 +166,7 @@ FERRY_EXPORT aclnnStatus aclnnMoeDistributeCombineAddRmsNormV2(void* workspace,
                                                                aclOpExecutor* executor,
                                                                aclrtStream stream);
 
+#ifdef __cplusplus
 }  // extern "C"
+#endif
 // NOLINTEND(readability-identifier-naming,readability-function-size)
