@@ -2,17 +2,19 @@
 """Collectives of torch.distributed on CPU: the backend ferry against Gloo, and Open MPI beside them.
 
     python bench/torch_backend.py [--ranks 2 4] [--rounds 11] [--only all_reduce] [--mpi]
+    torchrun .. bench/torch_backend.py, or ferry launch --hosts a:1,b:1 -- python bench/torch_backend.py
 
 The backends take turns in the same processes, round by round; a time is that of the slowest rank in one call of a
 round's many, the table has medians of the rounds. "copies" is the time of the copies that shared memory needs: each
 byte into a window and out of it once, by memcpy in all ranks at the same time. "in place / ferry" is the time with
 tensors of allocate_tensor(). "Collectives" is the engine's call from Python without torch.distributed around it. --mpi
-runs the same sizes by mpi4py, in processes of their own afterwards.
+runs the same sizes by mpi4py, in processes of their own afterwards. Under a launcher the ranks are those of the job.
 docs/lab/torch_backend.md has figures.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -101,10 +103,11 @@ def timed(group, call, seconds, repeats=0):
     return took.item(), repeats
 
 
-def measure(group, folder, options):
+def measure(group, meeting, options):
+    """`meeting`: the init_method of torch.distributed."""
     torch.set_num_threads(1)
-    dist.init_process_group("cpu:gloo", store=dist.FileStore(f"{folder}/store", group.size), rank=group.rank,
-                            world_size=group.size, timeout=timedelta(seconds=120))
+    dist.init_process_group("cpu:gloo", init_method=meeting, rank=group.rank, world_size=group.size,
+                            timeout=timedelta(seconds=120))
     gloo, by_ferry, rows = dist.group.WORLD, dist.new_group(backend="cpu:ferry"), []
     engine, backend = ferry.Collectives(group), by_ferry._get_backend(torch.device("cpu"))
     in_place = cases(group.rank, group.size, options.largest,
@@ -193,20 +196,29 @@ def main():
     options = read_options()
     columns = ["ranks", "call", "size", "ferry", "ferry / Gloo", "ferry / copies", "in place / ferry", "Collectives"]
     columns += ["Collectives / Open MPI"] if options.mpi else []
-    print("|", " | ".join(columns), "|")
-    print("|", " | ".join(["---"] * len(columns)), "|")
+    if "WORLD_SIZE" in os.environ:
+        group = ferry.init()
+        rows = measure(group, "env://", options)
+        if group.rank == 0:
+            print_table(columns, group.size, rows, {})
+        return
     for num_ranks in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
-            rows = ferry.spawn(num_ranks, measure, folder, options)[0]
-        mpi = by_mpi(num_ranks, options) if options.mpi else {}
-        for name, text, times in rows:
-            took = times["ferry"]
-            line = [num_ranks, name, text, duration(took), f"{took / times['gloo']:.2f}",
-                    f"{took / times['copies']:.2f}" if text else "",
-                    f"{times['in place'] / took:.2f}" if "in place" in times else "", duration(times["engine"])]
-            if options.mpi:
-                line.append(f"{times['engine'] / mpi[name, text]:.2f}")
-            print("|", " | ".join(map(str, line)), "|", flush=True)
+            rows = ferry.spawn(num_ranks, measure, f"file://{folder}/store", options)[0]
+        print_table(columns, num_ranks, rows, by_mpi(num_ranks, options) if options.mpi else {})
+
+
+def print_table(columns, num_ranks, rows, mpi):
+    print("|", " | ".join(columns), "|")
+    print("|", " | ".join(["---"] * len(columns)), "|")
+    for name, text, times in rows:
+        took = times["ferry"]
+        line = [num_ranks, name, text, duration(took), f"{took / times['gloo']:.2f}",
+                f"{took / times['copies']:.2f}" if text else "",
+                f"{times['in place'] / took:.2f}" if "in place" in times else "", duration(times["engine"])]
+        if mpi:
+            line.append(f"{times['engine'] / mpi[name, text]:.2f}")
+        print("|", " | ".join(map(str, line)), "|", flush=True)
 
 
 if __name__ == "__main__":
