@@ -177,10 +177,9 @@ def balance(loads, num_replicas, num_ranks, *, num_groups=1, num_nodes=1):
 def _balance_on(ranks, num_ranks, loads, num_replicas, options):
     """Returns the result of balance() for these of num_ranks ranks. The slots of the others are empty."""
     found = balance(loads, num_replicas, len(ranks), **options)
-    experts = []
-    for rank in range(num_ranks):
-        experts += found.of_rank(ranks.index(rank)) if rank in ranks else [-1] * found.per_rank
-    return Placement(tuple(experts), num_ranks)
+    empty = (-1,) * found.per_rank
+    held = [found.of_rank(ranks.index(rank)) if rank in ranks else empty for rank in range(num_ranks)]
+    return Placement(sum(held, ()), num_ranks)
 
 
 def _moves(old, new):

@@ -229,6 +229,27 @@ def before_it_makes_the_exchange():
     ferry.torch.module.shared = die
 
 
+def keeps_switching(group, victim, seed):
+    """The victim dies while all ranks switch to and fro. Returns whether the layer goes on; else all refuse it."""
+    layer = layer_of(group)
+    expected, old, new = results(layer), HELD, Placement((*range(8), *range(8)), SIZE)
+    group.barrier()
+    if group.rank == victim:
+        threading.Timer(random.Random(seed).uniform(0, 0.02), die).start()
+    with pytest.raises((ferry.PeerLost, ferry.Broken), match=f"rank {victim}"):
+        while True:
+            layer.switch(old, new)
+            old, new = new, old
+    members = group.survive(deadline=20)[1]
+    try:
+        goes_on = same(layer, expected)
+    except ferry.Mismatch:
+        return False
+    assert goes_on
+    layer.switch(old, old.on(members))
+    return same(layer, expected)
+
+
 def in_different_places(group, victim, change):
     """The victim dies when all others but rank 1 have made a change."""
     layer = layer_of(group)
@@ -322,14 +343,23 @@ def test_ranks_that_stopped_in_different_places_agree_or_are_refused(change):
     survivors(in_different_places, 2, change)
 
 
+KILLS = int(os.environ.get("FERRY_KILLS", 10))
+
+
 @pytest.mark.long
-def test_many_kills():
-    """FERRY_KILLS kills (12); prints medians and maxima in milliseconds, of the slowest rank of each."""
-    kills, spent = int(os.environ.get("FERRY_KILLS", 12)), []
-    moments = idle, in_dispatch, in_experts, in_combine, at_any_time
-    for kill in range(kills):
+def test_kills_while_a_layer_switches():
+    found = [survivors(keeps_switching, kill % SIZE, kill) for kill in range(KILLS)]
+    assert all(len(set(each)) == 1 for each in found)
+    print(f"{KILLS} kills in switches: {sum(each[0] for each in found)} layers went on, the others were refused")
+
+
+@pytest.mark.long
+def test_kills_at_all_moments():
+    """Prints medians and maxima in milliseconds, of the slowest rank after each kill."""
+    spent, moments = [], (idle, in_dispatch, in_experts, in_combine, at_any_time)
+    for kill in range(KILLS):
         found = survivors(switches, random.Random(kill).randrange(SIZE), moments[kill % len(moments)])
         spent.append({name: max(each[name] for each in found) for name in found[0]})
     for name in spent[0]:
         values = [each[name] for each in spent]
-        print(f"{kills} kills, {name}: median {statistics.median(values):.2f} ms, max {max(values):.2f} ms")
+        print(f"{KILLS} kills, {name}: median {statistics.median(values):.2f} ms, max {max(values):.2f} ms")

@@ -181,8 +181,8 @@ class MoE(torch.nn.Module):
         if self.settings.get("expert_ranks"):
             raise ferry.InvalidArgument("MoE: a placement has experts on all ranks, and expert_ranks is "
                                         f"{self.settings['expert_ranks']}")
-        old, new, own = *ferry.placement.in_view(self.group, old, new), self.group.rank
-        experts = set(old.experts) - {-1}
+        old, new = ferry.placement.in_view(self.group, old, new)
+        experts, own = set(old.experts) - {-1}, self.group.rank
         if any(-1 in new.of_rank(rank) for rank in self.group.view[1]) or experts != set(new.experts) - {-1}:
             raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
                                         "empty slot (-1)")
