@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -49,26 +48,6 @@ struct State {
 };
 
 namespace {
-
-// Reads arguments. A call that is refused here is refused on all ranks.
-template <typename Read, typename Refuse>
-void read_or_refuse(const Read& read, const Refuse& refuse) {
-  Status status;
-  try {
-    return read();
-  } catch (const Error& error) {
-    status = {error.code(), error.what()};
-  } catch (const nb::python_error& error) {
-    const Status why(Code::kInvalidArgument, "its arguments raised an exception in Python");
-    static_cast<void>(without_gil([&] { return refuse(why); }));
-    throw;
-  } catch (const nb::cast_error&) {
-    status = {Code::kInvalidArgument, "an argument is of the wrong Python type"};
-  } catch (const std::bad_alloc&) {
-    status = {Code::kCapacity, "out of memory"};
-  }
-  check(without_gil([&] { return refuse(status); }));
-}
 
 void read_into(State& state, const DispatchObjects& objects, DispatchInput& input) {
   read_or_refuse([&] { read_dispatch(objects, state.exchange.config(), input); },

@@ -134,13 +134,11 @@ void collective(const PyCollectives& self, const Read& read) {
   const Turn turn(self);
   Collectives& collectives = turn->collectives;
   std::optional<decltype(read(collectives))> call;
-  Status refusal;
-  try {
-    call.emplace(read(collectives));
-  } catch (const Error& error) {
-    refusal = Status(error.code(), error.what(), collectives.rank());
-  }
-  check(without_gil([&] { return call ? (*call)() : collectives.refuse(refusal); }));
+  read_or_refuse([&] { call.emplace(read(collectives)); },
+                 [&](const Status& why) {
+                   return collectives.refuse({why.code(), why.message(), collectives.rank()});
+                 });
+  check(without_gil(*call));
 }
 
 }  // namespace

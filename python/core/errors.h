@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "ferry/status.h"
@@ -55,6 +56,26 @@ auto without_gil(const Call& call) {
   };
   const Released released;
   return call();
+}
+
+// Reads arguments by `read`. Where that throws, `refuse` refuses the call on all ranks.
+template <typename Read, typename Refuse>
+void read_or_refuse(const Read& read, const Refuse& refuse) {
+  Status status;
+  try {
+    return read();
+  } catch (const Error& error) {
+    status = {error.code(), error.what()};
+  } catch (const nanobind::python_error& error) {
+    const Status why(Code::kInvalidArgument, "its arguments raised an exception in Python");
+    static_cast<void>(without_gil([&] { return refuse(why); }));
+    throw;
+  } catch (const nanobind::cast_error&) {
+    status = {Code::kInvalidArgument, "an argument is of the wrong Python type"};
+  } catch (const std::bad_alloc&) {
+    status = {Code::kCapacity, "out of memory"};
+  }
+  check(without_gil([&] { return refuse(status); }));
 }
 
 }  // namespace ferry::python

@@ -1,6 +1,7 @@
 """Functions that spawned ranks run in test_group.py: functions of a module, so that they can be pickled."""
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -125,3 +126,22 @@ def play_five_exchanges(group):
         began = time.monotonic()
         exchange.combine(received.rows, received.handle)
     return began
+
+
+def dispatch_without_memory(group):
+    """The last rank gets no memory for the routes of its first dispatch. Returns the name of the error."""
+    num_tokens = 1 << 18
+    exchange = group.exchange(max_tokens=num_tokens, hidden=1, num_experts=4, top_k=4, dtype="float32")
+    tokens, ids = numpy.ones((num_tokens, 1), numpy.float32), numpy.full((num_tokens, 4), -1, numpy.int32)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    usual = resource.getrlimit(resource.RLIMIT_AS)
+    if group.rank == group.size - 1:
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), usual[1]))
+    try:
+        exchange.dispatch(tokens, ids)
+        error = "none"
+    except ferry.Error as raised:
+        error = type(raised).__name__
+    resource.setrlimit(resource.RLIMIT_AS, usual)
+    exchange.dispatch(tokens[:5], ids[:5])
+    return error

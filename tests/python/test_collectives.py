@@ -274,6 +274,25 @@ def test_counts_whose_bytes_have_more_than_64_bits_are_refused():
     on_ranks(4, body)
 
 
+class Raising(torch.Tensor):
+    """The result of a functional collective that failed: it raises when ferry waits for it."""
+
+    def trigger_wait(self):
+        raise MemoryError("no rows")
+
+
+def test_an_argument_that_raises_is_an_error_on_all_ranks_and_the_group_goes_on():
+    def body(c):
+        rows = torch.ones(4)
+        with pytest.raises(MemoryError if c.rank == 1 else ferry.PeerRejected, match="no rows|raised an exception"):
+            c.all_reduce(torch.empty(4), rows.as_subclass(Raising) if c.rank == 1 else rows)
+        total = torch.empty(4)
+        c.all_reduce(total, rows)
+        assert total.tolist() == [2.0] * 4
+
+    on_ranks(2, body)
+
+
 def test_an_object_that_one_rank_cannot_make_is_refused_on_all():
     def body(group):
         bad = group.rank == 1

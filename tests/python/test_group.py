@@ -18,6 +18,10 @@ def test_threads_and_processes_give_results_by_rank():
     assert ferry.spawn(3, rank_programs.sum_of_ranks, 2) == [[0, 2, 4]] * 3
 
 
+def test_a_rank_without_memory_refuses_its_dispatch_and_the_group_goes_on():
+    assert ferry.spawn(2, rank_programs.dispatch_without_memory) == ["PeerRejected", "Capacity"]
+
+
 def test_the_end_of_a_group_between_nodes_takes_milliseconds():
     took = []
     for _ in range(3):
