@@ -30,6 +30,10 @@ constexpr int kOutside[] = {0, 3}, kTwice[] = {1, 1};
 
 const std::vector<BadDispatch> kBadFeatureDispatches = {
     {"IdPastTheSpecialOnes", SPOIL(s.ids[1] = 9), {"9", "token 0", "k 1", "[-1, 9)"}},
+    {"NanWeightOfASpecialExpert",
+     SPOIL(s.ids[1] = 7; s.weights.assign(kTokens * kTopK, 1.0F); s.weights[1] = kNotANumber;
+           a.topk_weights = s.weights.data()),
+     {"token 0", "k 1", "NaN"}},
     {"ScaleRowsForOtherExperts", SPOIL(point_scales(a, s, 5, 1)), {"[5, 1]", "1 or 6"}},
     {"ScalesOfOtherHidden", SPOIL(point_scales(a, s, 1, 31)), {"[1, 31]", "32"}},
     {"NanScale",
@@ -151,6 +155,9 @@ const std::vector<BadCombine> kBadFeatureCombines = {
     {"NormWithoutY", SPOIL(add_norm(a, s), a.norm.y = nullptr), {"gamma and y"}},
     {"NegativeEpsilon", SPOIL(add_norm(a, s), a.norm.epsilon = -1.0F), {"epsilon", "-1"}},
     {"NanEpsilon", SPOIL(add_norm(a, s), a.norm.epsilon = kNotANumber), {"epsilon", "nan"}},
+    {"InfiniteEpsilon",
+     SPOIL(add_norm(a, s), a.norm.epsilon = std::numeric_limits<float>::infinity()),
+     {"epsilon", "inf"}},
     {"NormWithoutResidual", SPOIL(add_norm(a, s), a.norm.residual = nullptr), {"no residual"}},
     {"YOverOut", SPOIL(add_norm(a, s), a.norm.y = a.out), {"norm.y", "out"}},
     {"OutOverTheSharedOutput",

@@ -57,5 +57,26 @@ TEST(MessageCounts, ScalesOfRowsAreCounted) {
   run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
 }
 
+// With one expert for each token a sum has one summand, and crosses as one row.
+TEST(MessageCounts, RowsOfSumsAreCounted) {
+  const ExchangeConfig config = {.max_tokens = 16, .hidden = 256, .num_experts = 4, .top_k = 1};
+  const Scenario scenario = plain_scenario(2, config, 1, 85);
+  const std::string topology = "host:2,rank:1";
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    seat.play(0);
+    std::uint64_t crossed = 0;
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const std::int64_t id : scenario.rounds[0].inputs[rank].topk_ids)
+        crossed += id >= 0 && id / 2 != rank ? 1 : 0;
+    }
+    const std::uint64_t bytes = seat.exchange().stats().link_row_bytes;
+    require(bytes == crossed * 256 * sizeof(std::uint16_t),
+            fmt::format("{} bytes of {} rows", bytes, crossed));
+    require_ok(group.barrier(), "barrier");
+  };
+  run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
+}
+
 }  // namespace
 }  // namespace ferry::test
