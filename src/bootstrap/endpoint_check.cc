@@ -13,7 +13,7 @@
 namespace ferry::internal {
 namespace {
 
-constexpr std::chrono::seconds kReplyWait{3};
+constexpr std::chrono::seconds kReplyWait{5};  // longer than an attempt to connect
 constexpr useconds_t kTurnUs = 100'000;
 constexpr useconds_t kListenPauseUs = 2000;
 

@@ -29,7 +29,9 @@ namespace {
 
 constexpr std::string_view kScheme = "tcp://";
 constexpr int kBacklog = 4096;
-constexpr std::chrono::seconds kLongestConnect{3};  // for one address; the next address may reply
+// For one address; the next address may reply. The kernel needs three seconds to find that no host
+// of the own network has an address.
+constexpr std::chrono::seconds kLongestConnect{4};
 
 struct SocketAddress {
   sockaddr_storage storage{};

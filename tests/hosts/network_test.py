@@ -109,6 +109,18 @@ class Top(unittest.TestCase):
         self.assertGreater(group["slowest_share"], 0.8)
 
 
+class Address(unittest.TestCase):
+    def test_that_no_host_has_is_named_by_rank_0(self):
+        settings = ["FERRY_ADDR=tcp://10.77.0.99:4711", "FERRY_RANK=0", "FERRY_SIZE=2",
+                    "FERRY_SECRET=a secret of this test"]
+        begin = time.monotonic()
+        with hosts.Hosts(2) as bench:
+            done = bench.run("a", "env", *settings, FERRY, "bench", "--mode", "environment")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, "its address tcp://10.77.0.99:4711 does not lead there .*No route to host")
+        self.assertLess(time.monotonic() - begin, LONG_S)
+
+
 class Strangers(faults_test.Faults):
     """Ranks on a and b, and host c, which has no rank."""
 
