@@ -41,8 +41,10 @@ class LinkEnd {
       : state_(state),
         channel_{.read = [this](const internal::InMessage& message) { read(message); },
                  .go_on = [] { return false; },
-                 .awaited = [] { return internal::Channel::Awaited{}; }},
-        number_(state.open_channel(&channel_)) {}
+                 .awaited = [] { return internal::Channel::Awaited{}; }} {
+    state.begin_channels();
+    number_ = state.open_channel(&channel_);
+  }
   ~LinkEnd() { state_.close_channel(number_); }
 
   // Both ranks of a test call these at the same time. The latency is half the time of a message and
@@ -63,7 +65,7 @@ class LinkEnd {
 
   internal::GroupState& state_;
   internal::Channel channel_;
-  std::uint32_t number_;
+  std::uint32_t number_ = 0;
   // Counts of received messages and bytes. They change only while the group's lock is held.
   std::atomic<std::uint64_t> small_{0}, bulk_bytes_{0};
   std::uint64_t small_seen_ = 0, bulk_seen_ = 0;
