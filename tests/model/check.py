@@ -37,7 +37,10 @@ CONFIGURATIONS = {
     "death-halves": (2, 2, 2, "HALVES DEATH"),
 }
 
-DEEP = {"halves", "sparse", "copies", "death"}  # millions of states
+# The same of views.pml: (ranks, the last view, deaths).
+VIEWS = {"views": (3, 2, 2), "views-later": (3, 3, 1)}
+
+DEEP = {"halves", "sparse", "copies", "death", "views-later"}  # millions of states
 
 # How a model fails: in words, and in Spin's.
 HANG = ("a rank waits forever", "invalid end state")
@@ -50,6 +53,9 @@ BLAME = ("a rank is blamed that owes nothing", r"progress.*&suspects")
 LISTS = ("a list is not of this operation", r"lists\[")
 SUMS = ("sums are not of this operation", r"sums\[")
 REUSED = ("rows in a buffer that is the caller's again", r"pinned\[.*==200")
+MEMBERS = ("ranks begin different views", r"members\[")
+LEFT_BEHIND = ("a rank that lives is left behind", r"seat\[")
+OLD_WORD = ("a word of an earlier view ends a call", r"abort\[")
 NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
 
 # guard removed: (configuration it fails in, how, what it is)
@@ -104,6 +110,15 @@ SLEEP_MUTANTS = {
     "SLEEPING_STORE_MAY_LINGER": "`sleeping` is set without sequential consistency",
 }
 
+VIEW_MUTANTS = {
+    "SEATS_BY_STORE": (MEMBERS, "the seat of a lost rank is set without compare-and-swap"),
+    "NO_SEATS_WAIT": (MEMBERS, "a view begins before all seats are decided"),
+    "LIVING_ARE_LEFT_BEHIND": (LEFT_BEHIND, "a rank that is late is set outside"),
+    "ONE_PLACE": (MEMBERS, "what is prepared has one place for all views"),
+    "PREPARES_LATE": (MEMBERS, "a rank prepares after it has come"),
+    "WORDS_WITHOUT_VIEW": (OLD_WORD, "abort words have no number of a view"),
+}
+
 
 def settings_of(name):
     ranks, depth, epochs, others = CONFIGURATIONS[name]
@@ -154,11 +169,17 @@ def all_checks():
         ranks, depth, epochs, others = CONFIGURATIONS[name]
         what = f"{ranks} ranks, depth {depth}, {epochs} epochs {others}".strip()
         yield name, "exchange.pml", settings_of(name), None, what
+    for name, (ranks, last, deaths) in VIEWS.items():
+        what = f"{ranks} ranks, {last} views, up to {deaths} deaths"
+        yield name, "views.pml", {"R": ranks, "LAST": last, "DEATHS": deaths}, None, what
     yield "sleep", "sleep.pml", {}, None, "2 peers wake a sleeper twice"
     for guard, (name, expected, what, *more) in MUTANTS.items():
         settings = settings_of(name)
         settings.update(more[0] if more else {guard: 1})
         yield guard, "exchange.pml", settings, expected, f"{what} [{name}]"
+    for guard, (expected, what) in VIEW_MUTANTS.items():
+        settings = {"R": 3, "LAST": 3, "DEATHS": 1, guard: 1}
+        yield guard, "views.pml", settings, expected, f"{what} [views-later]"
     for guard, what in SLEEP_MUTANTS.items():
         yield guard, "sleep.pml", {guard: 1}, HANG, f"{what} [sleep]"
 
