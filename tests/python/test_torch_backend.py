@@ -159,6 +159,32 @@ def _reductions():
             same(out, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64])
+def test_summands_are_multiplied_by_a_factor(dtype):
+    ranks(NUM_RANKS, kind="threads")(_all_sums_with_a_factor)(dtype)
+
+
+def _all_sums_with_a_factor(dtype):
+    rank, size, shape = dist.get_rank(), dist.get_world_size(), (NUM_RANKS, 5)
+    mine = tensor_of(rank, shape, dtype)
+    wide = dtype if dtype in (torch.float64, torch.complex64) else torch.float32
+    for factor in (0.3, torch.tensor([0.3], dtype=torch.float64)):
+        products = [(each * 0.3).to(wide) for each in all_of(shape, dtype)]
+        wanted = sum(products[1:], products[0]).to(dtype)
+        op = dist._make_nccl_premul_sum(factor)
+        whole = mine.clone()
+        dist.all_reduce(whole, op=op)
+        same(whole, wanted)
+        part = mine.new_empty(shape[1])
+        dist.reduce_scatter_tensor(part, mine, op=op)
+        same(part, wanted[rank])
+        same(mine, tensor_of(rank, shape, dtype))
+        whole = mine.clone()
+        dist.reduce(whole, dst=size - 1, op=op)
+        if rank == size - 1:
+            same(whole, wanted)
+
+
 @ranks(2, kind="threads")
 def test_bool_and_complex_are_reduced():
     flags = torch.tensor([True, False, dist.get_rank() == 1])
@@ -249,7 +275,8 @@ BAD = {
     "float8 is not summed": lambda: dist.all_reduce(torch.ones(3, dtype=torch.float8_e4m3fn)),
     "sparse": lambda: dist.all_reduce(torch.eye(3).to_sparse()),
     "a list of two": lambda: dist.group.WORLD.allreduce([torch.ones(3), torch.ones(3)]),
-    "PREMUL_SUM": lambda: dist.all_reduce(torch.ones(3), op=dist._make_nccl_premul_sum(2.0)),
+    "PREMUL_SUM of integers": lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32),
+                                                      op=dist._make_nccl_premul_sum(2.0)),
     "splits": lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1, 1], [1, 1, 2]),
     "rows": lambda: dist.all_to_all_single(torch.ones(3), torch.ones(4)),
 }
@@ -447,11 +474,13 @@ def test_fully_shard_takes_its_buffers_from_the_group():
     allocate = backend.allocate_tensor
     backend.allocate_tensor = lambda *args, **kwargs: taken.append(allocate(*args, **kwargs)) or taken[-1]
 
-    def gradients(by_group):
+    def gradients(by_group, divisor=None):
         torch.manual_seed(5)
         model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 128))
         fully_shard(model)
         model.set_allocate_memory_from_process_group_for_comm(by_group)
+        if divisor:
+            model.set_gradient_divide_factor(divisor)
         model(torch.ones(4, 256) * (dist.get_rank() + 1)).square().mean().backward()
         return [parameter.grad.full_tensor() for parameter in model.parameters()]
 
@@ -460,6 +489,8 @@ def test_fully_shard_takes_its_buffers_from_the_group():
     for found, wanted in zip(gradients(True), expected, strict=True):
         assert torch.equal(found, wanted)
     assert taken and all(each.dim() == 1 and each.data_ptr() % 4096 == 0 for each in taken), taken
+    for found, mean in zip(gradients(True, 3.0), expected, strict=True):
+        torch.testing.assert_close(found * 3, mean * 2)
 
 
 @ranks(2, kind="threads", deadline=20)

@@ -59,11 +59,11 @@ class CollectiveCalls:
     def allreduce(self, tensors: Any, opts: Any = c10d.AllreduceOptions()) -> Call:
         tensor, = one(tensors)
         out = Output(tensor, "tensor", filled=True)
-        op = _op(opts)
-        numbers = summed(out.memory, op)
+        reduction = _reduction(opts)
+        numbers = reduction.numbers(out.memory)
 
         def run(deadline):
-            self._calls.all_reduce(numbers, numbers, op, deadline=deadline)
+            self._calls.all_reduce(numbers, reduction.summands(numbers), reduction.op, deadline=deadline)
             out.finish()
 
         return Call(opts, [tensor], run, [tensor])
@@ -72,12 +72,12 @@ class CollectiveCalls:
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = c10d.AllreduceCoalescedOptions()
                             ) -> Call:
         outs = [Output(tensor, f"tensors[{i}]", filled=True) for i, tensor in enumerate(tensors)]
-        op = _op(opts)
-        numbers = [summed(out.memory, op) for out in outs]
+        reduction = _reduction(opts)
+        numbers = [reduction.numbers(out.memory) for out in outs]
 
         def run(deadline):
             for out, each in zip(outs, numbers):
-                self._calls.all_reduce(each, each, op, deadline=deadline)
+                self._calls.all_reduce(each, reduction.summands(each), reduction.op, deadline=deadline)
                 out.finish()
 
         return Call(opts, tensors, run, tensors)
@@ -86,11 +86,11 @@ class CollectiveCalls:
     def reduce(self, tensors: Any, opts: Any = c10d.ReduceOptions()) -> Call:
         tensor, = one(tensors)
         out, root = Output(tensor, "tensor", filled=True), opts.rootRank
-        op = _op(opts)
-        numbers = summed(out.memory, op)
+        reduction = _reduction(opts)
+        numbers = reduction.numbers(out.memory)
 
         def run(deadline):
-            self._calls.reduce(numbers, numbers, root, op, deadline=deadline)
+            self._calls.reduce(numbers, reduction.summands(numbers), root, reduction.op, deadline=deadline)
             if root == self.rank():
                 out.finish()
 
@@ -101,7 +101,7 @@ class CollectiveCalls:
         output, = one(outputs)
         rows, counts = read_list(_inner(inputs), "inputs")
         self._check_number(counts, "inputs")
-        run = self._reduce_scatter(Output(output, "output"), rows, counts, _op(opts))
+        run = self._reduce_scatter(Output(output, "output"), rows, counts, _reduction(opts))
         return Call(opts, [output], run, [output])
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor,
@@ -112,7 +112,7 @@ class CollectiveCalls:
     def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                         opts: Any = c10d.ReduceScatterOptions()) -> Call:
         runs = [self._reduce_scatter(Output(output, "output"), read(tensor, "input"),
-                                     [output.numel()] * self._num_ranks, _op(opts))
+                                     [output.numel()] * self._num_ranks, _reduction(opts))
                 for output, tensor in zip(outputs, inputs)]
 
         def run(deadline):
@@ -121,12 +121,13 @@ class CollectiveCalls:
 
         return Call(opts, inputs, run, outputs)
 
-    def _reduce_scatter(self, out, rows, counts, op):
-        numbers, summands = summed(out.memory, op), summed(rows, op)
+    def _reduce_scatter(self, out, rows, counts, reduction):
+        numbers, rows_of_numbers = reduction.numbers(out.memory), reduction.numbers(rows)
         widened = [width(rows) * count for count in counts]
 
         def run(deadline):
-            self._calls.reduce_scatter_v(numbers, summands, widened, op, deadline=deadline)
+            self._calls.reduce_scatter_v(numbers, reduction.summands(rows_of_numbers), widened, reduction.op,
+                                         deadline=deadline)
             out.finish()
 
         return run
@@ -270,9 +271,27 @@ def _inner(lists: Any) -> list[torch.Tensor]:
     return list(lists[0]) if len(lists) and not isinstance(lists[0], torch.Tensor) else list(lists)
 
 
-def _op(opts: Any) -> str:
+class _Reduction(NamedTuple):
+    """An operation of torch: `op` of the numbers, which are multiplied by `factor` before in PREMUL_SUM."""
+
+    op: str
+    factor: float | None = None
+
+    def numbers(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.factor is not None and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise InvalidArgument(f"PREMUL_SUM of {tensor.dtype}: floating-point or complex numbers are needed")
+        return summed(tensor, self.op)
+
+    def summands(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What is reduced. A product is rounded to the type of the numbers."""
+        return numbers if self.factor is None else numbers * self.factor
+
+
+def _reduction(opts: Any) -> _Reduction:
     op = opts if isinstance(opts, (c10d.ReduceOp, c10d.ReduceOp.RedOpType)) else opts.reduceOp
     for known, name in _OPS.items():
         if op == known:
-            return name
-    raise InvalidArgument(f"{op}: the backend ferry has {', '.join(_OPS.values())}")
+            return _Reduction(name)
+    if op == c10d.ReduceOp.PREMUL_SUM:
+        return _Reduction("sum", float(op.__getstate__()[1]))
+    raise InvalidArgument(f"{op}: the backend ferry has {', '.join(_OPS.values())} and PREMUL_SUM")
