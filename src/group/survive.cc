@@ -213,12 +213,13 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
 
 void ViewChange::end() noexcept {
   if (!group_.verdict().ok()) return;
-  const Status loss = find_absence(group_);
-  const Code code = loss.ok() ? Code::kBroken : loss.code();
-  const int culprit = loss.ok() ? group_.rank_ : loss.culprit();
+  const Status cause = find_absence(group_);
+  const bool lost = cause.code() == Code::kPeerLost;
   const std::string why =
-      loss.ok() ? fmt::format("rank {} called survive()", group_.rank_) : loss.message();
-  static_cast<void>(group_.break_group(code, culprit, why + "; " + group_.view_is_over()));
+      lost ? cause.message() : fmt::format("rank {} called survive()", group_.rank_);
+  static_cast<void>(group_.break_group(lost ? cause.code() : Code::kBroken,
+                                       lost ? cause.culprit() : group_.rank_,
+                                       why + "; " + group_.view_is_over()));
 }
 
 Status ViewChange::come() noexcept {

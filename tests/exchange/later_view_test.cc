@@ -229,8 +229,9 @@ TEST_P(LaterView, ARankThatLeavesBeforeItMeetsTheOthersIsLost) {
     survive(group, 2, 14);
     if (group.rank() == 3) return group.destroy();
     const auto began = std::chrono::steady_clock::now();
-    require_status(error_of([&] { Exchange(group, fault_config()); }), Code::kPeerLost,
-                   {"has left the group"}, "rank 3 left, and then others");
+    const Status status = error_of([&] { Exchange(group, fault_config()); });
+    require_status(status, Code::kPeerLost, {"rank 3"}, "rank 3 left, and then others");
+    require(status.culprit() == 3, status.message());
     require(std::chrono::steady_clock::now() - began < std::chrono::seconds(5), "took too long");
   });
 }

@@ -59,12 +59,14 @@ TEST(MessageCounts, ScalesOfRowsAreCounted) {
 
 // With one expert for each token a sum has one summand, and crosses as one row.
 TEST(MessageCounts, RowsOfSumsAreCounted) {
-  const ExchangeConfig config = {.max_tokens = 16, .hidden = 256, .num_experts = 4, .top_k = 1};
+  const ExchangeConfig config = {
+      .max_tokens = 16, .hidden = 256, .num_experts = 4, .top_k = 1, .node_sums = NodeSums::kExact};
   const Scenario scenario = plain_scenario(2, config, 1, 85);
   const std::string topology = "host:2,rank:1";
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
     seat.play(0);
+    require_ok(group.barrier(), "all replies are written");
     std::uint64_t crossed = 0;
     for (int rank = 0; rank < 2; ++rank) {
       for (const std::int64_t id : scenario.rounds[0].inputs[rank].topk_ids)
@@ -73,7 +75,6 @@ TEST(MessageCounts, RowsOfSumsAreCounted) {
     const std::uint64_t bytes = seat.exchange().stats().link_row_bytes;
     require(bytes == crossed * 256 * sizeof(std::uint16_t),
             fmt::format("{} bytes of {} rows", bytes, crossed));
-    require_ok(group.barrier(), "barrier");
   };
   run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
 }
