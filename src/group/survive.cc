@@ -184,7 +184,7 @@ void ViewChange::tell_absence(GroupState& group, const Error& why) noexcept {
 Error absence(GroupState& group, const Error& why) {
   const Status seen = ViewChange::find_absence(group);
   const bool same = seen.ok() || seen.culprit() == why.culprit();
-  const Error cause = same ? why : Error(seen.code(), seen.message(), seen.culprit());
+  Error cause = same ? why : Error(seen.code(), seen.message(), seen.culprit());
   ViewChange::tell_absence(group, cause);
   return cause;
 }
