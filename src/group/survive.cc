@@ -159,8 +159,7 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
 }
 
 Status ViewChange::find_absence(const GroupState& group) noexcept {
-  const Status loss =
-      find_loss(group);  // before the words, which a rank that has ended left behind
+  Status loss = find_loss(group);  // before the words, which a rank that has ended left behind
   for (const int rank : group.view().members) {
     const std::uint64_t word = group.flags_->unmet(rank);
     if (word == AbortWord::kNone) continue;
