@@ -1,5 +1,7 @@
 // mpi_collectives: ferry's collectives beside those of MPI, in turns in the same processes, started
-// by mpirun. Prints a table: medians over rounds, of the slowest rank.
+// by mpirun. Prints a table: medians over rounds, of the slowest rank. A rank writes the data that
+// it sends before each call, as programs do, and the time has both: otherwise a rank that reads the
+// memory of another one in place finds it in its own cache.
 //
 //   mpirun -n 2 --bind-to core build/release/bench/mpi_collectives [--rounds 11] [--largest
 //   16777216]
@@ -12,7 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,8 @@ struct Options {
 struct Call {
   const char* name;
   std::function<void()> ferry, mpi, in_place = {};
+  // What the rank sends, and the same in memory of the Collectives.
+  std::span<float> sent = {}, shown = {};
 };
 
 double median(std::vector<double> values) {
@@ -44,7 +48,12 @@ double median(std::vector<double> values) {
 }
 
 // Microseconds of a call on the slowest rank. The number of calls is that of rank 0.
-double timed(const std::function<void()>& call) {
+double timed(const std::function<void()>& make, std::span<float> sent) {
+  float value = 0;
+  const auto call = [&] {
+    std::ranges::fill(sent, ++value);
+    make();
+  };
   std::int64_t once_ns = internal::now_ns();
   for (int i = 0; i < 3; ++i) call();
   once_ns = (internal::now_ns() - once_ns) / 3;
@@ -112,6 +121,10 @@ std::vector<Call> Table::calls(std::int64_t bytes) {
   memory_.clear();
   float *const in = whole_.data(), *const out = out_.data();
   float *const shown = allocate(all), *const part = allocate(each);
+  const std::span<float> sends_all(in, static_cast<std::size_t>(all));
+  const std::span<float> sends_part = sends_all.first(static_cast<std::size_t>(each));
+  const std::span<float> shows_all(shown, sends_all.size()), shows_part(part, sends_part.size());
+  const bool root = group_.rank() == 0;
   const auto gather = [=, this](const float* from) {
     require_ok(collectives_.all_gather_v(from, each, out, counts_, kType));
   };
@@ -121,28 +134,33 @@ std::vector<Call> Table::calls(std::int64_t bytes) {
   const auto broadcast = [=, this](float* data) {
     require_ok(collectives_.broadcast(data, all, kType, 0));
   };
-  return {
-      {"all_to_all",
-       [=, this] { require_ok(collectives_.all_to_all_v(in, counts_, out, counts_, kType)); },
-       [=] { MPI_Alltoall(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); }},
-      {"all_gather", [=] { gather(in); },
-       [=] { MPI_Allgather(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); },
-       [=] { gather(part); }},
-      {"reduce_scatter", [=] { scatter(in); },
-       [=] { MPI_Reduce_scatter_block(in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
-       [=] { scatter(shown); }},
-      {"all_reduce", [=, this] { require_ok(collectives_.all_reduce(in, out, all, kType, kSum)); },
-       [=] { MPI_Allreduce(in, out, n_all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }},
-      {"broadcast", [=] { broadcast(out); },
-       [=] { MPI_Bcast(out, n_all, MPI_FLOAT, 0, MPI_COMM_WORLD); }, [=] { broadcast(shown); }}};
+  return {{"all_to_all",
+           [=, this] { require_ok(collectives_.all_to_all_v(in, counts_, out, counts_, kType)); },
+           [=] { MPI_Alltoall(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); },
+           {},
+           sends_all},
+          {"all_gather", [=] { gather(in); },
+           [=] { MPI_Allgather(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); },
+           [=] { gather(part); }, sends_part, shows_part},
+          {"reduce_scatter", [=] { scatter(in); },
+           [=] { MPI_Reduce_scatter_block(in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
+           [=] { scatter(shown); }, sends_all, shows_all},
+          {"all_reduce",
+           [=, this] { require_ok(collectives_.all_reduce(in, out, all, kType, kSum)); },
+           [=] { MPI_Allreduce(in, out, n_all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
+           {},
+           sends_all},
+          {"broadcast", [=] { broadcast(in); },
+           [=] { MPI_Bcast(in, n_all, MPI_FLOAT, 0, MPI_COMM_WORLD); }, [=] { broadcast(shown); },
+           root ? sends_all : std::span<float>(), root ? shows_all : std::span<float>()}};
 }
 
 void Table::measure(const Call& call, std::int64_t bytes) {
   std::vector<double> ferry, mpi, in_place;
   for (int round = 0; round < options_.rounds; ++round) {
-    ferry.push_back(timed(call.ferry));
-    mpi.push_back(timed(call.mpi));
-    if (call.in_place) in_place.push_back(timed(call.in_place));
+    ferry.push_back(timed(call.ferry, call.sent));
+    mpi.push_back(timed(call.mpi, call.sent));
+    if (call.in_place) in_place.push_back(timed(call.in_place, call.shown));
   }
   std::vector<double> ratios(ferry.size());
   std::ranges::transform(ferry, mpi, ratios.begin(), std::divides());
