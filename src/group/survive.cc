@@ -59,7 +59,7 @@ class ViewChange {
   static Status find_loss(const GroupState& group) noexcept;
   // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that says why it
   // could not meet the others may have ended because of that, so its reason comes before its end.
-  static Status find_absence(const GroupState& group) noexcept;
+  static Status find_absence(const GroupState& group, Status loss) noexcept;
   // This rank could not meet the others of the view, and none of them waits for it.
   static void tell_absence(GroupState& group, const Error& why) noexcept;
 
@@ -158,8 +158,8 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
   return {};
 }
 
-Status ViewChange::find_absence(const GroupState& group) noexcept {
-  Status loss = find_loss(group);  // before the words, which a rank that has ended left behind
+// `loss`: looked for before the words, which a rank that has ended left behind.
+Status ViewChange::find_absence(const GroupState& group, Status loss) noexcept {
   for (const int rank : group.view().members) {
     const std::uint64_t word = group.flags_->unmet(rank);
     if (word == AbortWord::kNone) continue;
@@ -181,7 +181,8 @@ void ViewChange::tell_absence(GroupState& group, const Error& why) noexcept {
 }
 
 Error absence(GroupState& group, const Error& why) {
-  const Status seen = ViewChange::find_absence(group);
+  // A rank that has left is no cause: it may have been told of one in another node.
+  const Status seen = ViewChange::find_absence(group, group.death_here());
   const bool same = seen.ok() || seen.culprit() == why.culprit();
   Error cause = same ? why : Error(seen.code(), seen.message(), seen.culprit());
   ViewChange::tell_absence(group, cause);
@@ -197,7 +198,7 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   if (place) return *place;
   const std::function<void()> look = [&] {
     by.look([](const Error& why) { throw why; });
-    require_ok(ViewChange::find_absence(group));
+    require_ok(ViewChange::find_absence(group, ViewChange::find_loss(group)));
   };
   try {
     place = group.rendezvous().among(view.members, fmt::format("{:016x} {}", id, view.number),
@@ -212,7 +213,7 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
 
 void ViewChange::end() noexcept {
   if (!group_.verdict().ok()) return;
-  const Status cause = find_absence(group_);
+  const Status cause = find_absence(group_, find_loss(group_));
   const bool lost = cause.code() == Code::kPeerLost;
   const std::string why =
       lost ? cause.message() : fmt::format("rank {} called survive()", group_.rank_);
