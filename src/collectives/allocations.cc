@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/round_up.h"
+#include "collectives/layout.h"
 #include "ferry/status.h"
 #include "memory/available.h"
 
@@ -22,7 +23,8 @@ std::shared_ptr<void> Allocations::take(std::size_t bytes) {
     throw Error(Code::kCapacity,
                 fmt::format("{} bytes are requested, and shared_bytes is {}", bytes, bytes_));
   }
-  const std::size_t begin = reserve(std::max(kUnit, round_up(bytes, kUnit)));
+  constexpr std::size_t kPage = CollectivesLayout::kPage;
+  const std::size_t begin = reserve(std::max(kPage, round_up(bytes, kPage)));
   std::shared_ptr<void> memory(segment_->data() + begin, [self = shared_from_this(), begin](void*) {
     self->give_back(begin);
   });

@@ -14,12 +14,11 @@ namespace ferry::internal {
 
 class Allocations : public std::enable_shared_from_this<Allocations> {
  public:
-  // [begin, begin + bytes) of the segment, both multiples of kUnit. May be empty.
+  // [begin, begin + bytes) of the segment: whole pages of CollectivesLayout, or nothing.
   Allocations(std::shared_ptr<Segment> segment, std::size_t begin, std::size_t bytes);
 
-  static constexpr std::size_t kUnit = 4096;
-  // Memory for the caller, aligned to kUnit. It returns to this object, and stays backed, when the
-  // last copy of the pointer is gone. Throws Error(kCapacity). Any thread may call it.
+  // Whole pages for the caller. They return to this object, and stay backed, when the last copy of
+  // the pointer is gone. Throws Error(kCapacity). Any thread may call it.
   std::shared_ptr<void> take(std::size_t bytes);
 
   // The offset of `data` in the segment, or 0 unless all of it lies in memory of this object.

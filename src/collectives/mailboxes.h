@@ -83,8 +83,8 @@ class Mailboxes {
   struct Sender {
     std::uint64_t taken = 0;                              // position in its mailbox to this rank
     std::map<std::int64_t, std::list<KeptMessage>> kept;  // by tag, those of each tag in order
-    KeptMessage* last =
-        nullptr;           // of `kept`; only this one may be incomplete; null: it was dropped
+    // The latest one, the only one that may be incomplete; null: it was dropped.
+    KeptMessage* last = nullptr;
     std::size_t held = 0;  // by all of `kept`
   };
 

@@ -49,6 +49,7 @@ class Survival {
   // An object of a broken group ends. If this rank has prepared for the next view, the others may
   // count on the object there: `depart` is called when the view begins, and lets their waits end.
   void depart_in_next_view(std::function<void()> depart) noexcept;
+
   // Where the ranks of a later view meet to make objects, without the lost ranks. It is made when
   // they meet for the first time; if that fails, it fails again until the next view.
   struct Meeting {

@@ -58,7 +58,8 @@ class ViewChange {
   // Why the view ends, if this rank sees that a rank died or left; else ok.
   static Status find_loss(const GroupState& group) noexcept;
   // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that says why it
-  // could not meet the others may have ended because of that, so its reason comes before its end.
+  // could not meet the others may have ended because of that, so its reason comes before its end:
+  // before `loss`, which the caller has looked for.
   static Status find_absence(const GroupState& group, Status loss) noexcept;
   // This rank could not meet the others of the view, and none of them waits for it.
   static void tell_absence(GroupState& group, const Error& why) noexcept;
@@ -158,7 +159,6 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
   return {};
 }
 
-// `loss`: looked for before the words, which a rank that has ended left behind.
 Status ViewChange::find_absence(const GroupState& group, Status loss) noexcept {
   for (const int rank : group.view().members) {
     const std::uint64_t word = group.flags_->unmet(rank);
@@ -213,13 +213,12 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
 
 void ViewChange::end() noexcept {
   if (!group_.verdict().ok()) return;
-  const Status cause = find_absence(group_, find_loss(group_));
-  const bool lost = cause.code() == Code::kPeerLost;
-  const std::string why =
-      lost ? cause.message() : fmt::format("rank {} called survive()", group_.rank_);
-  static_cast<void>(group_.break_group(lost ? cause.code() : Code::kBroken,
-                                       lost ? cause.culprit() : group_.rank_,
-                                       why + "; " + group_.view_is_over()));
+  const int rank = group_.rank_;
+  Status why = find_absence(group_, find_loss(group_));
+  if (why.code() != Code::kPeerLost)
+    why = {Code::kBroken, fmt::format("rank {} called survive()", rank), rank};
+  static_cast<void>(
+      group_.break_group(why.code(), why.culprit(), why.message() + "; " + group_.view_is_over()));
 }
 
 Status ViewChange::come() noexcept {
