@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "group/state.h"
 #include "seat.h"
 
@@ -36,6 +39,12 @@ TEST(MessageCounts, OfARoundBetweenTwoNodes) {
   run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
 }
 
+// The rows that a rank of two sends to the other, each of which has two of four experts.
+std::uint64_t num_sent_across(const Scenario& scenario, int rank) {
+  const std::vector<std::int64_t>& ids = scenario.rounds[0].inputs[rank].topk_ids;
+  return std::ranges::count_if(ids, [rank](std::int64_t id) { return id >= 0 && id / 2 != rank; });
+}
+
 // A row of fp8 has a scale for each 128 elements.
 TEST(MessageCounts, ScalesOfRowsAreCounted) {
   const ExchangeConfig config = {
@@ -45,9 +54,7 @@ TEST(MessageCounts, ScalesOfRowsAreCounted) {
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
     seat.dispatch(0);
-    std::uint64_t crossed = 0;
-    for (const std::int64_t id : scenario.rounds[0].inputs[group.rank()].topk_ids)
-      crossed += id >= 0 && id / 2 != group.rank() ? 1 : 0;
+    const std::uint64_t crossed = num_sent_across(scenario, group.rank());
     require(crossed > 0, "rows cross");
     const std::uint64_t bytes = seat.exchange().stats().link_row_bytes;
     require(bytes == crossed * (256 + 2 * sizeof(float)),
@@ -67,11 +74,7 @@ TEST(MessageCounts, RowsOfSumsAreCounted) {
     Seat seat(group, scenario);
     seat.play(0);
     require_ok(group.barrier(), "all replies are written");
-    std::uint64_t crossed = 0;
-    for (int rank = 0; rank < 2; ++rank) {
-      for (const std::int64_t id : scenario.rounds[0].inputs[rank].topk_ids)
-        crossed += id >= 0 && id / 2 != rank ? 1 : 0;
-    }
+    const std::uint64_t crossed = num_sent_across(scenario, 0) + num_sent_across(scenario, 1);
     const std::uint64_t bytes = seat.exchange().stats().link_row_bytes;
     require(bytes == crossed * 256 * sizeof(std::uint16_t),
             fmt::format("{} bytes of {} rows", bytes, crossed));
