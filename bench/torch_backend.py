@@ -6,9 +6,9 @@
 
 The backends take turns in the same processes, round by round; a time is that of the slowest rank in one call of a
 round's many, the table has medians of the rounds. "copies" is the time of the copies that shared memory needs: each
-byte into a window and out of it once, by memcpy in all ranks at the same time. "in place / ferry" is the time with
-tensors of allocate_tensor(). "Collectives" is the engine's call from Python without torch.distributed around it. --mpi
-runs the same sizes by mpi4py, in processes of their own afterwards. Under a launcher the ranks are those of the job.
+byte into a window and out of it once, by memcpy in all ranks at the same time. "Collectives" is the engine's call from
+Python without torch.distributed around it. --mpi runs the same sizes by mpi4py, in processes of their own afterwards.
+Under a launcher the ranks are those of the job.
 docs/lab/torch_backend.md has figures.
 """
 
@@ -30,7 +30,6 @@ import ferry.torch_backend
 
 HIDDEN = 2048
 ROWS = (8, 128, 1024, 4096)
-IN_PLACE = ("all_gather", "reduce_scatter", "broadcast")
 BYTES = (4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 
 
@@ -52,7 +51,7 @@ def uneven(rows, rank, size):
     return parts
 
 
-def cases(rank, size, largest, ones=torch.ones):
+def cases(rank, size, largest):
     """{(name, size in words): (call of a group, the same of ferry.Collectives, bytes of this rank)}"""
     found = {("barrier", ""): (dist.barrier, lambda engine: engine.barrier(), 0)}
     for rows in ROWS:
@@ -69,8 +68,8 @@ def cases(rank, size, largest, ones=torch.ones):
     for size_bytes in BYTES:
         if size_bytes > largest:
             continue
-        whole, part = ones(max(size_bytes // 4, size)), ones(max(size_bytes // 4 // size, 1))
-        rows, counts = ones(part.numel() * size), [part.numel()] * size
+        whole, part = torch.ones(max(size_bytes // 4, size)), torch.ones(max(size_bytes // 4 // size, 1))
+        rows, counts = torch.ones(part.numel() * size), [part.numel()] * size
         text = f"{size_bytes} B" if size_bytes < 1024 else f"{size_bytes >> 10} KiB"
         for name, call, direct in (
                 ("all_reduce", lambda group, w=whole: dist.all_reduce(w, group=group),
@@ -109,9 +108,7 @@ def measure(group, meeting, options):
     dist.init_process_group("cpu:gloo", init_method=meeting, rank=group.rank, world_size=group.size,
                             timeout=timedelta(seconds=120))
     gloo, by_ferry, rows = dist.group.WORLD, dist.new_group(backend="cpu:ferry"), []
-    engine, backend = ferry.Collectives(group), by_ferry._get_backend(torch.device("cpu"))
-    in_place = cases(group.rank, group.size, options.largest,
-                     lambda size: backend.allocate_tensor(size, dtype=torch.float32, device="cpu").fill_(1))
+    engine = ferry.Collectives(group)
     for (name, text), (call, direct, num_bytes) in cases(group.rank, group.size, options.largest).items():
         if not name.startswith(options.only):
             continue
@@ -119,8 +116,6 @@ def measure(group, meeting, options):
                                                                                       dtype=torch.uint8)
         ways = {"ferry": lambda: call(by_ferry), "gloo": lambda: call(gloo), "engine": lambda: direct(engine),
                 "copies": lambda: (window.copy_(source), source.copy_(window))}
-        if name in IN_PLACE:
-            ways["in place"] = lambda: in_place[name, text][0](by_ferry)
         repeats, times = dict.fromkeys(ways, 0), {way: [] for way in ways}
         for _ in range(options.rounds + 1):
             for way in ways:
@@ -194,28 +189,27 @@ def main():
     if sys.argv[1:2] == ["--mpi-rank"]:
         return play_mpi(json.loads(sys.argv[2]))
     options = read_options()
-    columns = ["ranks", "call", "size", "ferry", "ferry / Gloo", "ferry / copies", "in place / ferry", "Collectives"]
-    columns += ["Collectives / Open MPI"] if options.mpi else []
     if "WORLD_SIZE" in os.environ:
         group = ferry.init()
         rows = measure(group, "env://", options)
         if group.rank == 0:
-            print_table(columns, group.size, rows, {})
+            print_table(group.size, rows, {})
         return
     for num_ranks in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
             rows = ferry.spawn(num_ranks, measure, f"file://{folder}/store", options)[0]
-        print_table(columns, num_ranks, rows, by_mpi(num_ranks, options) if options.mpi else {})
+        print_table(num_ranks, rows, by_mpi(num_ranks, options) if options.mpi else {})
 
 
-def print_table(columns, num_ranks, rows, mpi):
+def print_table(num_ranks, rows, mpi):
+    columns = ["ranks", "call", "size", "ferry", "ferry / Gloo", "ferry / copies", "Collectives"]
+    columns += ["Collectives / Open MPI"] if mpi else []
     print("|", " | ".join(columns), "|")
     print("|", " | ".join(["---"] * len(columns)), "|")
     for name, text, times in rows:
         took = times["ferry"]
         line = [num_ranks, name, text, duration(took), f"{took / times['gloo']:.2f}",
-                f"{took / times['copies']:.2f}" if text else "",
-                f"{times['in place'] / took:.2f}" if "in place" in times else "", duration(times["engine"])]
+                f"{took / times['copies']:.2f}" if text else "", duration(times["engine"])]
         if mpi:
             line.append(f"{times['engine'] / mpi[name, text]:.2f}")
         print("|", " | ".join(map(str, line)), "|", flush=True)
