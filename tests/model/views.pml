@@ -5,10 +5,10 @@
  * Configuration: R ranks (3); LAST, the number of the last view; DEATHS, at most.
  *
  * What a step is. Atomic words are sequentially consistent. In each view a rank makes one operation
- * or none, and then calls survive(). An operation ends when all members have come to it, or when one of them
- * is dead or has ended the view. A rank that is stopped is one that takes no step for a while. A wait
- * for several ranks is one step, and so is what is read after it: seats are decided once. Waiting
- * and reading are two steps, so a read happens at every later moment.
+ * or none, and then calls survive(). An operation ends when all members have come to it, or when one
+ * of them is dead or has ended the view. A rank that is stopped is one that takes no step for a
+ * while. A wait for several ranks is one step, and so is what is read after it: seats are decided
+ * once. Waiting and reading are two steps, so a read happens at every later moment.
  *
  * What is checked. All ranks that begin a view have the same members and go on from the same number.
  * No member has used a larger number. When a view begins, no rank that lives reads or writes for an
