@@ -107,13 +107,14 @@ def refuse(thread):
 
 start, threading.Thread.start = threading.Thread.start, refuse
 rows, out = torch.arange(400_000), torch.zeros(400_000, dtype=torch.int64)
-seen = []
+seen, heard = [], threading.Event()
 work = dist.all_reduce(rows, async_op=True)
 work.get_future().then(lambda future: seen.append("all_reduce"))
 received = dist.irecv(out, 0)
-received.get_future().then(lambda future: seen.append("irecv"))
+received.get_future().then(lambda future: (seen.append("irecv"), heard.set()))
 sent = dist.isend(rows, 0)
 work.wait(), sent.wait(), received.wait()
+assert heard.wait(20), seen  # callbacks have a thread of their own
 assert torch.equal(out, rows) and seen == ["all_reduce", "irecv"], seen
 out.zero_()
 received = dist.irecv(out, 0)
