@@ -139,7 +139,7 @@ void GroupState::connect(const std::vector<int>& peers) {
   for (const int peer : peers) nodes_.reached[peer] = true;  // not after an exception
 }
 
-// A rank may have failed to open all channels of the last object, which the others opened.
+// A rank that failed may have opened fewer channels of the last object than the others.
 void GroupState::begin_channels() noexcept {
   const auto held = lock();
   nodes_.last_channel = BetweenNodes::kChannelsOfObject * nodes_.num_objects++;

@@ -171,7 +171,7 @@ class GroupState {
   MessageChannel& messages() const noexcept { return *messages_; }
   // Connects to the mates of a table. Call before the first message to any of them.
   void reach(const ForwardingTable& forwarding, bool together);
-  // Call on all ranks before one opens channels of an object: so their numbers are equal.
+  // Call on all ranks before one opens channels of an object, so that their numbers are equal.
   void begin_channels() noexcept;
   std::uint32_t open_channel(Channel* channel);  // messages for a closed channel are dropped
   void close_channel(std::uint32_t number) noexcept;

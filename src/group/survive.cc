@@ -57,9 +57,9 @@ class ViewChange {
   Status run(std::chrono::nanoseconds limit) noexcept;
   // Why the view ends, if this rank sees that a rank died or left; else ok.
   static Status find_loss(const GroupState& group) noexcept;
-  // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that says why it
-  // could not meet the others may have ended because of that, so its reason comes before its end:
-  // before `loss`, which the caller has looked for.
+  // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that could not
+  // meet the others may have ended because of that. So the reason that it wrote down is preferred
+  // to `loss`, the death or departure that the caller saw before.
   static Status find_absence(const GroupState& group, Status loss) noexcept;
   // This rank could not meet the others of the view, and none of them waits for it.
   static void tell_absence(GroupState& group, const Error& why) noexcept;
@@ -181,7 +181,7 @@ void ViewChange::tell_absence(GroupState& group, const Error& why) noexcept {
 }
 
 Error absence(GroupState& group, const Error& why) {
-  // A rank that has left is no cause: it may have been told of one in another node.
+  // A rank that has left is not the cause: it may have left because of a rank of another node.
   const Status seen = ViewChange::find_absence(group, group.death_here());
   const bool same = seen.ok() || seen.culprit() == why.culprit();
   Error cause = same ? why : Error(seen.code(), seen.message(), seen.culprit());

@@ -86,7 +86,7 @@ class _Reserve:
         while (call := self.calls.get()) is not None:
             try:
                 call()
-            except BaseException:  # as where a thread of its own ends with it; this one goes on with the next call
+            except BaseException:  # it would end a thread of the call's own; this one goes on with the next call
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 

@@ -71,7 +71,7 @@ class WorkerPool {
   std::int64_t count_ = 0;
   const void* part_ = nullptr;
   Call call_ = nullptr;
-  std::mutex failing_;          // of the next one, while the workers run
+  std::mutex failing_;          // guards failure_ while the workers run
   std::exception_ptr failure_;  // an exception of a worker in this run
   int node_ = -1;               // index in nodes_ of the caller's node; -1: none
   std::atomic<std::uint32_t> round_{
