@@ -22,7 +22,7 @@ check:
 # What CI has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, types, the site, Python's long tests,
 # the example of transformers, JAX.
 matrix:
-	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan tsan aarch64 fuzz python-long types docs transformers-example jax clang-tidy
+	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan+python-long tsan aarch64 fuzz types docs transformers-example jax clang-tidy
 
 # What takes longer than CI may, or needs more: full length, transformers, a newer torch (5.5 GB), the first steps on a
 # bare system.

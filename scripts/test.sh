@@ -1,8 +1,8 @@
 #!/bin/bash
-# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
-# transformers transformers-example jax torch long asan tsan aarch64 clang-tidy fuzz wheel types docs journey bare. All
-# run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python; and
-# begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last line
+# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python asan
+# asan+python-long tsan transformers transformers-example jax torch long aarch64 clang-tidy fuzz wheel types docs
+# journey bare. All run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python;
+# and begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last line
 # "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -98,6 +98,13 @@ run_pytest() {
   failures_of "$report" | sed 's/^/FAILED: python: /' >>"$steps_file"
 }
 
+# begin_pytest <as run_pytest>: runs it beside tests of C++, as ranks often wait. end_pytest awaits and shows it.
+begin_pytest() {
+  beside=
+  if prepare_python; then run_pytest "$@" >build/pytest.log 2>&1 & beside=$!; fi
+}
+end_pytest() { [ -z "$beside" ] || { wait "$beside"; cat build/pytest.log; }; }
+
 # failures_of <report of pytest>: the tests that failed.
 failures_of() { sed -nE 's/^(FAILED|ERROR) ([^ ]*).*/\2/p' "$1"; }
 
@@ -160,15 +167,13 @@ for step in "$@"; do
         FERRY_STRESS=1 run_tests release -C long -L long
       ;;
     python) prepare_python && run_pytest python -m "not long" ;;
-    release+python) # side by side, as ranks often wait; after them the tests that need the machine alone
+    release+python) # after them the tests that need the machine alone
       check "build release" build release || continue
-      beside=
-      if prepare_python; then run_pytest python -m "not long" >build/pytest.log 2>&1 & beside=$!; fi
+      begin_pytest python -m "not long"
       FERRY_STRESS=${FERRY_STRESS:-0.1} run_tests release -LE alone
-      [ -z "$beside" ] || { wait "$beside"; cat build/pytest.log; }
+      end_pytest
       run_tests release -L alone
       ;;
-    python-long) prepare_python && run_pytest "python, the long ones" -m long ;;
     transformers) # what the step python skips without transformers
       check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
         check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers &&
@@ -189,6 +194,11 @@ for step in "$@"; do
       ;;
     torch) check "the backend of torch.distributed with a newer torch" scripts/check_with.sh torch ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
+    asan+python-long)
+      begin_pytest "python, the long ones" -m long
+      FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan
+      end_pytest
+      ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
     begin-clang-tidy) begin_clang_tidy ;;
