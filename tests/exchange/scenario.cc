@@ -266,8 +266,11 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   Random roles(seed, stream + 2);
   if (limits.roles && roles.one_in(2)) draw_roles(scenario.num_ranks, scenario.config, roles);
   Random rare(seed, stream + 1);  // a stream of its own: the other scenarios stay what they were
-  if (limits.many_experts && rare.one_in(10))
+  ScenarioLimits of_combines = limits;
+  if (limits.many_experts && rare.one_in(10)) {
     make_experts_many(scenario.num_ranks, scenario.config, rare);
+    of_combines.max_hidden = std::min(limits.max_hidden, kMostHiddenOfManyExperts);
+  }
   const auto num_rounds = static_cast<int>(random.between(1, limits.max_rounds));
   std::vector<ActiveRanks> sets;
   if (limits.sequence && scenario.config.tp_size == 1)
@@ -290,7 +293,7 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
     const bool none = !sets.empty() && !random.one_in(3);
     const std::int64_t num_combines = none ? 0 : random.one_in(4) ? random.between(0, 3) : 1;
     for (int i = 0; i < num_combines; ++i)
-      round.combines.push_back(draw_combine(scenario, round, limits, random));
+      round.combines.push_back(draw_combine(scenario, round, of_combines, random));
     for (const CombineCase& combine : round.combines) {
       scenario.config.max_output_row_bytes =
           std::max(scenario.config.max_output_row_bytes,

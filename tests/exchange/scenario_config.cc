@@ -183,7 +183,7 @@ void make_experts_many(int num_ranks, ExchangeConfig& config, Random& random) {
   const auto rows = static_cast<int>(random.between(1, members));
   const int few = config.num_experts;
   config.num_experts = (static_cast<int>(internal::kSharedSumsFrom) + rows - 1) / rows;
-  config.hidden = std::min<std::int64_t>(config.hidden, 16);
+  config.hidden = std::min(config.hidden, kMostHiddenOfManyExperts);
   config.expert_alignment = std::min<std::int64_t>(config.expert_alignment, 2);
   if (config.layout == Layout::kPadded)
     config.max_tokens = std::min<std::int64_t>(config.max_tokens, 2);

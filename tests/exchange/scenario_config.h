@@ -17,6 +17,8 @@ ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits&
 // Ranks with tokens and ranks with experts.
 void draw_roles(int num_ranks, ExchangeConfig& config, Random& random);
 
+// Limit of hidden where experts are many: each may get rows, and windows have room for all.
+constexpr std::int64_t kMostHiddenOfManyExperts = 16;
 // So many that at least some of the ranks sum their counts together.
 void make_experts_many(int num_ranks, ExchangeConfig& config, Random& random);
 
