@@ -8,8 +8,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The name alone, with extras or a version behind it: no path, and neither ferry-ep nor ferry_ep.
 OTHER = r"(?<![\w./~$-])ferry(?:\[[^\]\n]*\])?(?![\w/-]|\.\w|\[)"
-PIP = r"""\bpip[\d.]*["'}]*,?\s+["']?(?:install|download|wheel|show)\b["']?([^\n`|;&)]*)"""
+INSTALL = (r"""\b(?:pip[\d.]*["'}]*,?\s+["']?(?:install|download|wheel|show)|pipx\s+(?:install|run)|uvx|"""
+           r"""uv\s+(?:add|tool\s+(?:install|run))|(?:poetry|pdm)\s+add)\b["']?([^\n`|;&)]*)""")
 QUERY = r"""\b(?:version|distribution|requires|metadata|files)\(["']ferry["']\)"""
+REQUIREMENT = r"""(?<=["'])ferry ?(?:[<>=!~]=|[<>@])[^"'\n]*(?=["'])"""
 EXTRA = r"(?<![\w./-])ferry\[(?:ucx|torch|numpy|plot|transformers|vllm|jax|compare)\b[^\]\n]*\]"
 
 
@@ -17,8 +19,8 @@ def distribution_name(path, text):
     """No command, message or list of requirements names the project `ferry` of the index."""
     text = text.replace("\\\n", "\\\0")  # a command of several lines
     line_at = lambda position: len(re.findall(r"[\n\0]", text[:position])) + 1
-    found = [(command.start(), re.search(OTHER, re.split(r"\s#", command[1])[0])) for command in re.finditer(PIP, text)]
-    found += [(match.start(), match) for match in re.finditer(f"{EXTRA}|{QUERY}", text)]
+    found = [(command.start(), re.search(OTHER, re.split(r"\s#", command[1])[0])) for command in re.finditer(INSTALL, text)]
+    found += [(match.start(), match) for match in re.finditer(f"{EXTRA}|{QUERY}|{REQUIREMENT}", text)]
     if path.name.startswith("requirements") and path.suffix == ".txt":
         found += [(match.start(), match) for match in re.finditer(r"^ferry(?![\w-]).*$", text, flags=re.M)]
     for line, name in sorted({(line_at(position), match[0]) for position, match in found if match}):

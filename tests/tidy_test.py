@@ -172,11 +172,14 @@ class Tidy(unittest.TestCase):
         what = "another project on the package index"
         for bad in ("pip install ferry", "`pip install 'ferry[ucx]'`", "pip3 install -U numpy ferry==0.2", "pip install ferry.",
                     '"$venv/bin/pip" install --quiet \\\n  --find-links x ferry', '[python, "-m", "pip", "install", "ferry"]',
-                    "Install ferry[ucx] (pip).", "pip install ferry-ep ferry", "pip download ferry", 'metadata.version("ferry")'):
+                    "Install ferry[ucx] (pip).", "pip install ferry-ep ferry", "pip download ferry", 'metadata.version("ferry")',
+                    "pipx install ferry", "uvx ferry bench", "uv add ferry", "uv tool install 'ferry>=0.2'", "poetry add ferry",
+                    'dependencies = ["numpy", "ferry>=0.2"]'):
             self.expect("docs/a.txt", bad, "x\n", what)
         for good in ("pip install .", "pip install './ferry'", "pip install ferry-ep", "pip install 'ferry-ep[ucx]' # ferry",
                      "pip install ferry/", "pip install build/wheel/ferry_ep-*.whl", "pip install ../ferry", "pip installed ferry",
-                     "`pip install .` installs ferry", "pip uninstall ferry", "pip install $ferry", "pip install ~/ferry[ucx]"):
+                     "`pip install .` installs ferry", "pip uninstall ferry", "pip install $ferry", "pip install ~/ferry[ucx]",
+                     "uv run ferry bench", "uvx --from ferry-ep x", "pipx install ferry-ep", '"ferry" == "ferry"', '"ferry-ep>=0.2"'):
             self.assertEqual(broken("docs/a.txt", good), [], good)
         self.assertIn("docs/a.txt:3: ", tidy.complaints(Path("docs/a.txt"), "a \\\nb\npip install ferry").__next__())
         self.expect("scripts/requirements-x.txt", "numpy\nferry>=0.2\n", "numpy\nferry-ep\n", what)
