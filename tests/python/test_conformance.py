@@ -1,6 +1,7 @@
 """The conformance kit: ferry's fronts and a naive implementation keep every clause, and each fault that is planted in
 the naive one is caught by the clause that is about it."""
 
+import ast
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 pytest.importorskip("torch")
@@ -111,6 +113,53 @@ def test_a_copy_of_the_kit_runs_without_ferry(tmp_path):
                           cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(HERE)})
     assert "BROKEN  combine.bias" in done.stdout and "holds   low_latency.rows" in done.stdout, done.stderr
     assert "again: python -m kit --api deep_ep --module naive_deep_ep:bias_last" in done.stdout
+
+
+def test_no_file_of_the_kit_imports_ferry():
+    for file in Path(conformance.__file__).parent.glob("*.py"):
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+        assert not [name for name in names if name.split(".")[0] == "ferry"], file.name
+
+
+ONLY_13_AND_2 = """
+import torch, naive_deep_ep
+from naive_deep_ep import *
+
+class Buffer(naive_deep_ep.Buffer):
+    def get_dispatch_layout(self, topk_idx, *more):
+        assert (topk_idx == torch.tensor([13, -1, 2])).all(), topk_idx
+        return super().get_dispatch_layout(topk_idx, *more)
+"""
+
+
+def test_clauses_take_the_ids_of_a_router_trace(tmp_path, monkeypatch, capsys):
+    (tmp_path / "only_13_and_2.py").write_text(ONLY_13_AND_2)
+    monkeypatch.syspath_prepend(tmp_path)
+    numpy.save(tmp_path / "ids.npy", numpy.tile(numpy.int32([[0, 1, 2], [13, -1, 2]]), (20, 1, 1)))
+    words = ["--api", "deep_ep", "--module", "only_13_and_2", "--clause", "trace.normal"]
+    assert main([*words, "--routing", f"{tmp_path}/ids.npy:1"]) == 0, capsys.readouterr().out
+    assert main([*words, "--routing", f"{tmp_path}/ids.npy"]) == 1  # layer 0
+    said = capsys.readouterr().out
+    assert "tensor([[0, 1, 2]" in said and f"--seed 1 --routing {tmp_path}/ids.npy --clause trace.normal" in said
+    assert main([*words[:3], "ferry.deep_ep", "--clause", "trace.low_latency", "--clause", "trace.elastic",
+                 "--routing", f"{tmp_path}/ids.npy:1"]) == 0, capsys.readouterr().out
+    assert main(["--api", "torch_npu", "--module", "ferry.torch_npu", "--clause", "trace.distribute",
+                 "--routing", f"{tmp_path}/ids.npy"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ids, layer, said", [
+    (numpy.zeros((4, 3), int), "", "has int64 [4, 3], need integers [tokens, layers, top_k]"),
+    (numpy.zeros((4, 3, 9), int), "", "a top_k of 1 to 8"), (numpy.zeros((4, 3, 2)), "", "has float64 [4, 3, 2]"),
+    (numpy.zeros((4, 3, 2), int), ":3", "which has 3 layers"), (numpy.full((1, 1, 1), -2), "", "ids from -2 to -2"),
+    (numpy.full((1, 1, 1), 1024), "", "need -1 to 1023"), (None, "", "No such file")])
+def test_files_that_are_no_router_trace(tmp_path, capsys, ids, layer, said):
+    if ids is not None:
+        numpy.save(tmp_path / "ids.npy", ids)
+    with pytest.raises(SystemExit) as ended:
+        main(["--api", "deep_ep", "--module", "naive_deep_ep", "--routing", f"{tmp_path}/ids.npy{layer}"])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words, said", [

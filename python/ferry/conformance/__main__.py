@@ -9,6 +9,7 @@ import json
 import sys
 
 from .clauses import APIS, clauses_of, implementation
+from .routing import read
 from .session import Session, UnknownClause
 
 
@@ -21,6 +22,7 @@ def parse(words):
     parser.add_argument("--device", choices=["cpu", "cuda", "npu"], default="cpu", help="where tensors are (cpu)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="processes, 1 to 8 (2)")
     parser.add_argument("--seed", type=int, default=1, help="of the inputs (1)")
+    parser.add_argument("--routing", metavar="FILE[:LAYER]", help="router trace, .npy, of the clauses trace.*")
     parser.add_argument("--deadline", type=float, default=60, metavar="S", help="seconds for a clause (60)")
     parser.add_argument("--clause", action="append", metavar="NAME", help="run this one; may come several times")
     parser.add_argument("--json", metavar="FILE", help="also write the verdicts there; -: only that, to the output")
@@ -45,7 +47,11 @@ def main(words):
         implementation(given.module)
     except Exception as error:  # modules of devices raise anything at import where the device is not there
         parser.error(f"--module {given.module}: {type(error).__name__}: {error}")
-    with Session(given.api, given.ranks, given.device, given.seed, given.deadline) as session:
+    try:
+        routing = read(given.routing) if given.routing else None
+    except (OSError, ValueError) as error:
+        parser.error(f"--routing {given.routing}: {error}")
+    with Session(given.api, given.ranks, given.device, given.seed, given.deadline, routing) as session:
         try:
             verdicts = run(session, given)
         except UnknownClause as error:
@@ -71,7 +77,8 @@ def reproducer(name, given):
     """Returns the command that runs one clause again."""
     words = f"python -m {__package__} --api {given.api} --module {given.module} --ranks {given.ranks}"
     device = "" if given.device == "cpu" else f" --device {given.device}"
-    return f"{words}{device} --seed {given.seed} --clause {name}"
+    routing = f" --routing {given.routing}" if given.routing else ""
+    return f"{words}{device} --seed {given.seed}{routing} --clause {name}"
 
 
 def described(verdict, given):

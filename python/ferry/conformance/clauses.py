@@ -5,7 +5,7 @@ with a complaint continues, so that the other ranks need not wait for it. Each A
 own."""
 
 import importlib
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Dict, NamedTuple
 
 import torch
 
@@ -53,10 +53,12 @@ def implementation(name):
 
 
 class World:
-    """The argument of a clause: the implementation `api`, the process group, the rank and the number of ranks."""
+    """The argument of a clause: the implementation `api`, the process group, the rank, the number of ranks, and the ids
+    of a router trace, int64 [tokens, top_k], or None."""
 
-    def __init__(self, api: Any, group: Any, rank: int, size: int, device: str, seed: int):
-        self.api, self.group, self.rank, self.size, self.device, self.seed = api, group, rank, size, device, seed
+    def __init__(self, api: Any, group: Any, rank: int, settings: Dict[str, Any]):
+        self.api, self.group, self.rank, self.size = api, group, rank, settings["ranks"]
+        self.device, self.seed, self.routing = settings["device"], settings["seed"], settings["routing"]
         self.complaints = []
         self._leaving = []  # functions that are called when the clause ends
 

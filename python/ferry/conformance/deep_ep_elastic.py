@@ -8,6 +8,7 @@ import torch
 from . import elastic_oracle as oracle
 from .clauses import clause
 from .deep_ep_oracle import Inputs
+from .routing import ids_of_ranks
 
 _TOKENS = [9, 0, 12, 5, 7, 1, 10, 3]  # tokens by rank
 _M, _HIDDEN, _ALIGNMENT = 16, 256, 4
@@ -16,12 +17,14 @@ _M, _HIDDEN, _ALIGNMENT = 16, 256, 4
 class _Round:
     """One dispatch, its results, and the order of its received tokens."""
 
-    def __init__(self, world, expand=False, sync=True, x=None, alignment=_ALIGNMENT, multiple_reduction=True, **more):
+    def __init__(self, world, expand=False, sync=True, x=None, alignment=_ALIGNMENT, multiple_reduction=True,
+                 inputs=None, **more):
         self.world, self.rank, self.expand, self.alignment = world, world.rank, expand, alignment
-        self.inputs = Inputs(world.seed, _TOKENS[:world.size], hidden=_HIDDEN, num_experts=4 * world.size, top_k=3)
+        self.inputs = inputs or Inputs(world.seed, _TOKENS[:world.size], hidden=_HIDDEN, num_experts=4 * world.size,
+                                       top_k=3)
         self.buffer = world.api.ElasticBuffer(
-            world.group, num_max_tokens_per_rank=_M, hidden=_HIDDEN, num_topk=3, allow_hybrid_mode=False,
-            allow_multiple_reduction=multiple_reduction, explicitly_destroy=True)
+            world.group, num_max_tokens_per_rank=_M, hidden=_HIDDEN, num_topk=self.inputs.top_k,
+            allow_hybrid_mode=False, allow_multiple_reduction=multiple_reduction, explicitly_destroy=True)
         world.at_end(self.buffer.destroy)
         inputs, rank = self.inputs, self.rank
         self.recv_x, self.idx, self.weights, self.handle, event = self.buffer.dispatch(
@@ -281,3 +284,17 @@ def barrier(world):
     done = _Round(world)
     done.buffer.barrier()
     world.same("recv_x by token", done.sorted(done.recv_x), done.inputs.received(world.rank, done.inputs.x))
+
+
+@clause("trace.elastic")
+def trace(world):
+    """The ids of a router trace (--routing, or skewed ones): rows and sums of an expanded exchange are right."""
+    ids, num_experts = ids_of_ranks(world, _M)
+    inputs = Inputs(world.seed, [_M] * world.size, hidden=_HIDDEN, num_experts=num_experts, top_k=ids[0].shape[1])
+    inputs.choose(ids)
+    done = _Round(world, expand=True, inputs=inputs)
+    world.equal("the tokens of the rows", sorted(done.metadata[:, 0].tolist()),
+                [source * _M + token for source, token in inputs.arrivals(world.rank)])
+    x, everybodys = done.outputs(expanded=True)
+    world.same("combined_x", done.buffer.combine(world.place(x), done.handle)[0],
+               oracle.combined(inputs, world.rank, everybodys, alignment=_ALIGNMENT, expand=True))

@@ -8,6 +8,7 @@ import torch
 
 from . import low_latency_case as cases
 from .clauses import clause
+from .routing import ids_of_ranks
 
 _M, _HIDDEN = 8, 2048
 
@@ -229,3 +230,16 @@ def logfmt(world):
     handle = _send(world, buffer, case)[2]
     have, *_ = _home(world, buffer, case, _outputs(world, case, handle), handle, use_logfmt=True)
     world.near("combined_x", have, cases.expected_sum(case, world.rank, "bf16"), 9e-4)
+
+
+@clause("trace.low_latency")
+def trace(world):
+    """The ids of a router trace (--routing, or skewed ones): rows and sums of a low-latency exchange are right."""
+    ids, num_experts = ids_of_ranks(world, _M)
+    case = cases.Case(world.size, max_tokens=_M, hidden=_HIDDEN, seed=world.seed, tokens=(_M,) * world.size,
+                      num_experts=num_experts, top_k=ids[0].shape[1], ids=tuple(ids))
+    buffer = _buffer(world, case)
+    received, _, handle, *_ = _send(world, buffer, case)
+    _check_rows(world, case, "bf16", received, handle)
+    combined = _home(world, buffer, case, _outputs(world, case, handle), handle)[0]
+    world.same("combined_x", combined, cases.expected_sum(case, world.rank, "bf16"))

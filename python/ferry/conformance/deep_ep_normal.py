@@ -4,6 +4,7 @@ import torch
 
 from .clauses import clause
 from .deep_ep_oracle import Inputs
+from .routing import ids_of_ranks
 
 _TOKENS = [11, 4, 0, 17, 8, 1, 23, 6]  # tokens by rank; one rank has none
 _HIDDEN, _BYTES = 256, 1 << 28
@@ -303,3 +304,19 @@ def combine_own_memory(world):
         out = buffer.combine(x, handle)[0]
         x.fill_(float("nan"))
         world.same("combined_x", out, inputs.combined(world.rank, outputs))
+
+
+@clause("trace.normal")
+def trace(world):
+    """The ids of a router trace (--routing, or skewed ones): layout, rows, ids, counts and sums are right."""
+    ids, num_experts = ids_of_ranks(world, 32)
+    inputs = _inputs(world, num_tokens=[32] * world.size, num_experts=num_experts, top_k=ids[0].shape[1])
+    inputs.choose(ids)
+    buffer = _buffer(world)
+    layout = _layout(world, buffer, inputs)
+    world.same("num_tokens_per_expert", layout["num_tokens_per_expert"], inputs.per_expert(world.rank))
+    recv_x, idx, _, counts, handle, _ = _send(world, buffer, inputs)
+    world.same("recv_x", recv_x, inputs.received(world.rank, inputs.x))
+    world.same("recv_topk_idx", idx, inputs.received_topk(world.rank)[0])
+    world.equal("num_recv_tokens_per_expert_list", counts, inputs.expert_list(world.rank))
+    _check_sum(world, inputs, buffer, handle)

@@ -27,6 +27,11 @@ class Inputs:
             self.topk_weights.append(torch.rand(count, top_k, generator=generator))
         self.route()
 
+    def choose(self, ids):
+        """Takes these topk_idx, a list by rank, in the place of those that were drawn."""
+        self.topk_idx = ids
+        self.route()
+
     def route(self):
         """Finds the ranks of each token, anew after a change of topk_idx."""
         self._ranks_of = [[self._find_ranks(ids) for ids in idx.tolist()] for idx in self.topk_idx]

@@ -27,6 +27,7 @@ class Case:
     tokens: tuple = ()  # tokens by rank; none: random numbers from 0 to max_tokens
     duplicates: bool = False
     drop: float = 0.15  # the fraction of entries that are -1
+    ids: tuple = ()  # ids by rank, int64 [T, K]; none: random ones
     dtype: torch.dtype = torch.bfloat16
 
     def __post_init__(self):
@@ -43,11 +44,14 @@ class Case:
         x = torch.randn(count, self.hidden, generator=random)
         x *= torch.exp2(torch.randint(-6, 7, (count, 1), generator=random))
         x[: count // 5] = 0  # groups of zeros
-        if self.duplicates:
+        if self.ids:
+            ids = self.ids[rank].clone()
+        elif self.duplicates:
             ids = torch.randint(self.num_experts, (count, self.top_k), generator=random)
         else:
             ids = torch.rand(count, self.num_experts, generator=random).argsort(1)[:, : self.top_k].contiguous()
-        ids[torch.rand(ids.shape, generator=random) < self.drop] = -1
+        left_out = torch.rand(ids.shape, generator=random) < self.drop
+        ids[left_out & (not self.ids)] = -1
         return x.to(self.dtype), ids, torch.rand(count, self.top_k, generator=random)
 
     def my_experts(self, rank):

@@ -23,8 +23,8 @@ _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
 def play(connection, settings, rank):
-    """Receives and runs commands until the connection ends. `settings` has ranks, device, seed, deadline, folder, api
-    and path."""
+    """Receives and runs commands until the connection ends. `settings` has ranks, device, seed, routing, deadline,
+    folder, api and path."""
     import sys
 
     sys.path[:] = settings["path"]
@@ -57,8 +57,7 @@ def _run(settings, rank, module, name):
     """Runs one clause and returns (complaints, whether a call raised)."""
     world, raised = None, False
     try:
-        world = World(implementation(module), dist.group.WORLD, rank, settings["ranks"], settings["device"],
-                      settings["seed"])
+        world = World(implementation(module), dist.group.WORLD, rank, settings)
         clauses_of(settings["api"])[name].check(world)
         world.end()
     except BaseException as error:

@@ -39,12 +39,13 @@ class Verdict(NamedTuple):
 
 class Session:
     """A context manager: `with Session("deep_ep", 2) as session: session.judge("module")`. `deadline` is the seconds
-    that a clause may take."""
+    that a clause may take, `routing` the ids that the clauses trace.* use (routing.read)."""
 
-    def __init__(self, api, ranks=2, device="cpu", seed=1, deadline=60.0):
+    def __init__(self, api, ranks=2, device="cpu", seed=1, deadline=60.0, routing=None):
         self.clauses = clauses_of(api)
         self.deadline = deadline
-        self._settings = dict(api=api, ranks=ranks, device=device, seed=seed, deadline=deadline, path=list(sys.path))
+        self._settings = dict(api=api, ranks=ranks, device=device, seed=seed, routing=routing, deadline=deadline,
+                              path=list(sys.path))
         self._processes, self._epoch = [], 0
         self._joined = False  # the ranks are in one process group, at the same place
 

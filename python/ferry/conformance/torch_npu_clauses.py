@@ -1,7 +1,7 @@
 """Clauses of torch_npu about both versions of npu_moe_distribute_dispatch and combine, and about the gate before them.
 
 The implementation finds its group by a name: the name of the HCCL communicator, or, if the implementation has
-register_group(name, group), the name that was given there.
+register_group(name, process group), the name that was given there.
 """
 
 import traceback
@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from . import torch_npu_oracle as oracle
 from .clauses import clause
+from .routing import ids_of_ranks
 from .torch_npu_cases import (
     check_combined, check_dispatched, draw, make_case, play_combine, play_dispatch,
 )
@@ -43,11 +44,7 @@ class _Placed:
 
 def _group_name(world):
     if hasattr(world.api, "register_group"):
-        import ferry
-
-        group = ferry.init(process_group=world.group)
-        world.at_end(group.destroy)
-        registered = world.api.register_group("conformance", group)
+        registered = world.api.register_group("conformance", world.group)
         world.at_end(lambda: registered.__exit__(None, None, None))
         return "conformance"
     backend = dist.group.WORLD._get_backend(torch.device(world.device))
@@ -107,6 +104,16 @@ def add_rms_norm(world):
     """combine_add_rms_norm adds residual_x before the sum is rounded, and normalises it with gamma."""
     gamma = draw(np.random.default_rng(12), (48,), torch.bfloat16)
     _check(world, _case(world, gamma=gamma, eps=1e-5))
+
+
+@clause("trace.distribute")
+def trace(world):
+    """The ids of a router trace (--routing, or skewed ones): rows, counts and sums of version 2 are right."""
+    ids, num_experts = ids_of_ranks(world, 16)
+    case = _case(world, moe=num_experts, k=ids[0].shape[1], bs=16)
+    for inputs, chosen in zip(case.ranks, ids):
+        inputs.ids = chosen.int()
+    _check(world, case)
 
 
 @clause("names.functions")

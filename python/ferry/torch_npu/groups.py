@@ -7,8 +7,11 @@ the process may use it too, as long as no second thread has registered it.
 import threading
 from typing import Dict
 
+import torch.distributed as dist
+
 from ferry import _core
 from ferry.errors import InvalidArgument
+from ferry.group import init
 
 _lock = threading.Lock()
 _communicators: Dict[str, Dict[threading.Thread, _core.CannCommunicator]] = {}
@@ -28,8 +31,8 @@ class Registration:
 
 
 def register_group(name, group, *, group_tp="", workers=1):
-    """Makes `group_ep=name` mean `group`, a ferry.Group, in this rank's calls. Registering a name again replaces the
-    group. Local.
+    """Makes `group_ep=name` mean `group` in this rank's calls: a ferry.Group, or a torch process group, which becomes
+    one. Registering a name again replaces the group. Local for a ferry.Group, collective for a process group.
 
     group_tp: the name of the tensor-parallel domain, for calls with tp_world_size > 1. `group` then has all
     ep_world_size * tp_world_size ranks, rank ep_rank_id * tp_world_size + tp_rank_id.
@@ -41,8 +44,10 @@ def register_group(name, group, *, group_tp="", workers=1):
         raise InvalidArgument(f"register_group: name is {name!r}, need a string of 1 to 127 characters")
     if name == group_tp:
         raise InvalidArgument(f"register_group: group_tp is {group_tp!r}, need another name than the group's")
+    if isinstance(group, dist.ProcessGroup):
+        group = init(process_group=group)
     if not isinstance(group, _core.Group):
-        raise InvalidArgument(f"register_group: group is {group!r}, need a ferry.Group")
+        raise InvalidArgument(f"register_group: group is {group!r}, need a ferry.Group or a torch process group")
     communicator = _core.CannCommunicator(group, name, group_tp, workers)
     with _lock:
         alive = {t: c for t, c in _communicators.get(name, {}).items() if t.is_alive()}

@@ -4,7 +4,6 @@ returns the name by which the group is registered. The first call registers it a
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-import ferry
 from ferry.errors import InvalidArgument
 from ferry.torch_npu.groups import register_group
 
@@ -25,7 +24,7 @@ def _comm_name(backend, rank=None, init_comm=True):
     name = found[0].group_name
     if name not in _names:
         registered = f"hccl-{name}"
-        register_group(registered, ferry.init(process_group=found[0]))
+        register_group(registered, found[0])
         _names[name] = registered
     return _names[name]
 
