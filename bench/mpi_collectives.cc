@@ -3,8 +3,8 @@
 // it sends before each call, as programs do, and the time has both: otherwise a rank that reads the
 // memory of another one in place finds it in its own cache.
 //
-//   mpirun -n 2 --bind-to core build/release/bench/mpi_collectives [--rounds 11] [--largest
-//   16777216]
+//   mpirun -n 2 --bind-to core build/release/bench/mpi_collectives [--rounds 11]
+//       [--smallest 4] [--largest 16777216] [--factor 16] [--only all_reduce]
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -26,11 +26,12 @@ namespace ferry::bench {
 namespace {
 
 constexpr std::int64_t kTurnNs = 10'000'000;  // of one side in a round
-constexpr std::int64_t kSmallest = 4;         // bytes; the next sizes are sixteen times as large
 
 struct Options {
   int rounds = 11;
-  std::int64_t largest = std::int64_t{16} << 20;
+  // Bytes. Each size is `factor` times the one before.
+  std::int64_t smallest = 4, largest = std::int64_t{16} << 20, factor = 16;
+  std::string only;  // calls whose name begins so
 };
 
 // One call by each side, on float32 elements. `in_place`: the same by ferry with data in memory of
@@ -81,8 +82,10 @@ class Table {
     measure({"barrier", [this] { require_ok(collectives_.barrier()); },
              [] { MPI_Barrier(MPI_COMM_WORLD); }},
             0);
-    for (std::int64_t bytes = kSmallest; bytes <= options_.largest; bytes *= 16)
+    for (std::int64_t bytes = options_.smallest; bytes <= options_.largest;
+         bytes *= options_.factor) {
       for (const Call& call : calls(bytes)) measure(call, bytes);
+    }
   }
 
  private:
@@ -156,6 +159,7 @@ std::vector<Call> Table::calls(std::int64_t bytes) {
 }
 
 void Table::measure(const Call& call, std::int64_t bytes) {
+  if (!std::string(call.name).starts_with(options_.only)) return;
   std::vector<double> ferry, mpi, in_place;
   for (int round = 0; round < options_.rounds; ++round) {
     ferry.push_back(timed(call.ferry, call.sent));
@@ -190,7 +194,10 @@ int main(int argc, char** argv) {
   ferry::bench::Options options;
   CLI::App app("ferry's collectives beside those of MPI, in the same processes");
   app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 1000));
+  app.add_option("--smallest", options.smallest, "bytes")->check(CLI::Range(4, 1 << 30));
   app.add_option("--largest", options.largest, "bytes")->check(CLI::Range(4, 1 << 30));
+  app.add_option("--factor", options.factor, "of one size to the next")->check(CLI::Range(2, 1024));
+  app.add_option("--only", options.only, "calls whose name begins so");
   CLI11_PARSE(app, argc, argv);
   MPI_Init(&argc, &argv);
   int exit_code = 0;

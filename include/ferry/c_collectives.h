@@ -79,9 +79,9 @@ FERRY_EXPORT ferry_code ferry_collectives_create(const ferry_group* group,
 FERRY_EXPORT void ferry_collectives_destroy(ferry_collectives* collectives);
 
 // Memory of this rank that the other ranks of its node can read, aligned to 4 KiB. Local, any
-// thread. ferry_all_gather_v, ferry_reduce_scatter_v and ferry_broadcast of more than 16 KiB that
-// lie there are read in place: no rank of the node copies them first. FERRY_CAPACITY when
-// shared_bytes or the machine do not have this many bytes in a row. The memory may outlive
+// thread. Data of ferry_all_gather_v, ferry_reduce_scatter_v and ferry_broadcast that lie there and
+// do not fit the caches are read in place: no rank of the node copies them first. FERRY_CAPACITY
+// when shared_bytes or the machine do not have this many bytes in a row. The memory may outlive
 // `collectives`; after ferry_memory_release it is handed out again.
 FERRY_EXPORT ferry_code ferry_collectives_allocate(const ferry_collectives* collectives,
                                                    int64_t bytes, ferry_memory** memory);

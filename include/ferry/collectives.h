@@ -112,11 +112,11 @@ class FERRY_EXPORT Collectives {
   [[nodiscard]] Status barrier(Deadline deadline = {}) noexcept;
 
   // Memory of this rank that the other ranks of its node can read, not initialised, aligned to 4
-  // KiB. Local, any thread. all_gather_v, reduce_scatter_v and broadcast of more than 16 KiB that
-  // lie there are read in place: no rank of the node copies them into its window. Elsewhere it is
-  // memory as any other. It outlives this object, and is handed out again when the last copy of the
-  // pointer is gone. Throws Error(kCapacity) when shared_bytes or the memory of the machine do not
-  // have this many bytes in a row.
+  // KiB. Local, any thread. Data of all_gather_v, reduce_scatter_v and broadcast that lie there and
+  // do not fit the caches are read in place: no rank of the node copies them into its window.
+  // Elsewhere it is memory as any other. It outlives this object, and is handed out again when the
+  // last copy of the pointer is gone. Throws Error(kCapacity) when shared_bytes or the memory of
+  // the machine do not have this many bytes in a row.
   std::shared_ptr<void> allocate(std::int64_t bytes) const;
 
   // Call in place of a collective on a rank that cannot make it. Returns `why` on this rank, and
@@ -152,6 +152,7 @@ class FERRY_EXPORT Collectives {
   [[nodiscard]] Status progress(bool waits = true) noexcept;
 
  private:
+  friend class internal::CollectivesState;
   std::shared_ptr<internal::CollectivesState> state_;
 };
 

@@ -143,10 +143,11 @@ void bind_collectives(nb::module_& module) {
       .def("empty", &empty, arg("size"), arg("dtype"),
            nb::sig("def empty(self, size: int, dtype: typing.Any) -> typing.Any"),
            "A new array of one dimension, of torch or of numpy, in memory that the other ranks of "
-           "the node can read, taken from shared_bytes. Local. all_gather_v, reduce_scatter_v and "
-           "broadcast of more than 16 KiB that lie there are read in place, without a copy into "
-           "the window. Elsewhere it is an array as any other. It may outlive this object. "
-           "ferry.Capacity when shared_bytes or the machine do not have this many bytes in a row.")
+           "the node can read, taken from shared_bytes. Local. Data of all_gather_v, "
+           "reduce_scatter_v and broadcast that lie there and do not fit the caches are read in "
+           "place, without a copy into the window. Elsewhere it is an array as any other. It may "
+           "outlive this object. ferry.Capacity when shared_bytes or the machine do not have this "
+           "many bytes in a row.")
       .def(
           "close", [](const PyCollectives& self) { self.close(); }, "Releases the window. Local.");
   bind_moves(type);

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "collectives/copy.h"
 #include "exchange/arguments/refusal.h"
-#include "topology/caches.h"
 
 namespace ferry::internal {
 
@@ -36,7 +35,7 @@ std::vector<bool> awaited(const Survival& survival) {
 }  // namespace
 
 Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
-             std::shared_ptr<Mirror> mirror)
+             std::shared_ptr<Mirror> mirror, std::uint64_t cache_bytes)
     : group_(group),
       segment_(std::move(segment)),
       layout_(layout),
@@ -47,7 +46,7 @@ Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const Collecti
       awaited_(awaited(group.survival())),
       served_(mirror_ ? mirror_->table().is_served : std::vector<bool>()),
       crowded_(group.crowded(1)),
-      cached_bytes_(last_level_cache_bytes() / 4 / static_cast<std::size_t>(group.size())),
+      cached_bytes_(cache_bytes / 4 / static_cast<std::size_t>(group.size())),
       time_(group.default_deadline()),
       view_(group.view().number) {}
 
@@ -57,8 +56,9 @@ void Calls::close() noexcept {
   if (mirror_) Mirror::keep_open(mirror_);
 }
 
-void Calls::show(const void* data, std::size_t bytes) noexcept {
-  if (bytes > kSmallBytes) record().in_place = allocations_->offset_of(data, bytes);
+void Calls::show(const void* data, std::size_t bytes, int readers) noexcept {
+  if (bytes > cached_bytes_ * static_cast<std::size_t>(readers))
+    record().in_place = allocations_->offset_of(data, bytes);
 }
 
 void Calls::put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,

@@ -28,14 +28,11 @@
 
 namespace ferry::internal {
 
-// Up to this size waiting for one more flag takes longer than copying or reading the data again.
-constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
-
 class Calls {
  public:
-  // `mirror`: null on one node.
+  // `mirror`: null on one node. `cache_bytes`: of the last-level caches of the node.
   Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
-        std::shared_ptr<Mirror> mirror);
+        std::shared_ptr<Mirror> mirror, std::uint64_t cache_bytes);
   Allocations& allocations() const noexcept { return *allocations_; }
   // Call at the end of the Collectives. From then on, waits of the others for this rank pass, and
   // find that its record is missing.
@@ -54,9 +51,13 @@ class Calls {
   }
 
   // Shows the other ranks of the node where the data of this rank are, if the caller has the memory
-  // from `allocations` and a copy into the window takes longer than another wait. put() then copies
-  // nothing for these ranks. Call it before run().
-  void show(const void* data, std::size_t bytes) noexcept;
+  // from `allocations` and the data do not fit the caches. put() then copies nothing for these
+  // ranks. Call it before run(). `readers`: the number of ranks that read each byte.
+  //
+  // Data that fit are copied into the window. There the caller's next write finds its own lines in
+  // its cache, and a rank writes while others still read. In place that write waits until the
+  // readers are done, and then for each line that their caches have (docs/lab/torch_backend.md).
+  void show(const void* data, std::size_t bytes, int readers) noexcept;
   // The data of a rank in memory of its caller; null: they are in its window.
   const std::byte* shown(int rank) const noexcept {
     const std::uint64_t offset = record(rank).in_place;
@@ -146,7 +147,7 @@ class Calls {
   const std::vector<bool> awaited_;  // [ranks] the members; empty: all ranks are
   std::vector<bool> served_;         // [ranks] ranks of other nodes whose flags this rank writes
   bool crowded_;
-  std::size_t cached_bytes_;
+  std::size_t cached_bytes_;       // this rank's share of a quarter of the caches
   CallTime time_;                  // of the current call
   std::uint64_t view_;             // the view of the group in which all was made
   std::uint64_t number_ = 0;       // of the last call

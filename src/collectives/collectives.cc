@@ -6,6 +6,7 @@
 #include "collectives/state.h"
 #include "exchange/public_calls.h"
 #include "exchange/setup/agreement.h"
+#include "topology/caches.h"
 
 namespace ferry {
 
@@ -40,9 +41,17 @@ const CollectivesState& made(const std::shared_ptr<CollectivesState>& state) {
 
 // The calls have the parameters that MPI's calls of these names have.
 // NOLINTBEGIN(readability-function-size)
-Collectives::Collectives(const Group& group, const CollectivesOptions& options) {
+Collectives::Collectives(const Group& group, const CollectivesOptions& options)
+    : Collectives(
+          CollectivesState::with_caches(group, options, internal::last_level_cache_bytes())) {}
+
+Collectives internal::CollectivesState::with_caches(const Group& group,
+                                                    const CollectivesOptions& options,
+                                                    std::uint64_t cache_bytes) {
   const internal::Making counted(group.state());
-  state_ = std::make_shared<CollectivesState>(group.state(), options);
+  Collectives made;
+  made.state_ = std::make_shared<CollectivesState>(group.state(), options, cache_bytes);
+  return made;
 }
 
 void Collectives::refuse(const Group& group, const Status& why) {

@@ -93,7 +93,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
                      .out = data.out + chunk.begin,
                      .count = static_cast<std::int64_t>(chunk.size / data.blocks.element)});
   };
-  calls.show(data.in, data.blocks.before(calls.size()));
+  calls.show(data.in, data.blocks.before(calls.size()), /*readers=*/1);
   return calls.run(
       num_rounds(data.blocks.most(/*but=*/-1), slot_bytes(calls)),
       [&](std::int64_t round) { fill_slots(calls, data.in, data.blocks, round); }, take);

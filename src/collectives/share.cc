@@ -17,7 +17,7 @@ Status gather_all(Calls& calls, const GatheredData& data) {
   const int rank = calls.rank();
   const std::size_t half = calls.layout().half_bytes();
   const Stores stores = calls.stores(data.parts.before(calls.size()));
-  calls.show(data.in, data.parts.of(rank));
+  calls.show(data.in, data.parts.of(rank), /*readers=*/calls.size());
   const auto write = [&](std::int64_t round) {
     const Chunk chunk(data.parts.of(rank), half, round);
     calls.put(round, 0, data.in + chunk.begin, chunk.size, Calls::kAll);
@@ -39,7 +39,7 @@ Status broadcast(Calls& calls, std::byte* data, std::size_t bytes, int root) {
   const std::size_t half = calls.layout().half_bytes();
   const bool sends = calls.rank() == root;
   const Stores stores = calls.stores(bytes);
-  if (sends) calls.show(data, bytes);
+  if (sends) calls.show(data, bytes, /*readers=*/calls.size());
   const auto write = [&](std::int64_t round) {
     const Chunk chunk(bytes, half, round);
     if (sends) calls.put(round, 0, data + chunk.begin, chunk.size, Calls::kAll);

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <numeric>
-#include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "collectives/data.h"
 #include "exchange/setup/agreement.h"
 #include "memory/available.h"
@@ -140,14 +138,15 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
 }
 
 CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
-                                   const CollectivesOptions& options)
-    : CollectivesState(group, options, Parts(member(group), options)) {}
+                                   const CollectivesOptions& options, std::uint64_t cache_bytes)
+    : CollectivesState(group, options, cache_bytes, Parts(member(group), options)) {}
 
 CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
-                                   const CollectivesOptions& options, const Parts& parts)
+                                   const CollectivesOptions& options, std::uint64_t cache_bytes,
+                                   const Parts& parts)
     : group_(group),
       deadline_(options.deadline.count() > 0 ? options.deadline : group->default_deadline()),
-      calls_(*group, parts.segment, parts.layout, parts.mirror),
+      calls_(*group, parts.segment, parts.layout, parts.mirror, cache_bytes),
       messages_(*group,
                 Mailboxes(*group, parts.segment, parts.layout, parts.mailboxes, parts.mirror)) {
   group->log(LogLevel::kInfo,

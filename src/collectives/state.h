@@ -22,8 +22,12 @@ class CollectivesState {
   using Counts = std::span<const std::int64_t>;
   using Limit = std::chrono::nanoseconds;  // 0: that of the options
 
-  // Collective. Throws on all ranks together.
-  CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options);
+  // Collective. Throws on all ranks together. `cache_bytes`: of the last-level caches of the node.
+  CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options,
+                   std::uint64_t cache_bytes);
+  // A Collectives on a node with other caches, for tests.
+  static Collectives with_caches(const Group& group, const CollectivesOptions& options,
+                                 std::uint64_t cache_bytes);
   ~CollectivesState();
   CollectivesState(const CollectivesState&) = delete;
   CollectivesState& operator=(const CollectivesState&) = delete;
@@ -67,7 +71,7 @@ class CollectivesState {
  private:
   struct Parts;
   CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options,
-                   const Parts& parts);
+                   std::uint64_t cache_bytes, const Parts& parts);
   CallArguments arguments(DataType dtype, Limit limit) const;
   std::int64_t before(const CallArguments& check, Counts counts) const;
   Limit limit_of(Limit limit) const noexcept;

@@ -10,6 +10,9 @@ namespace ferry::internal {
 
 namespace {
 
+// Up to this size waiting for one more flag takes longer than reading the data of all ranks.
+constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
+
 // One reduction on this rank.
 class Reduction {
  public:

@@ -50,7 +50,8 @@ std::vector<std::string> Calls::latest(int rank) const {
   for (std::uint64_t number = last < kLatest ? 1 : last - kLatest + 1; number <= last; ++number) {
     const CallRecord& call = record(rank, number);
     if (call.number != number) continue;
-    calls.push_back(fmt::format("{}: {}{}", number, describe(call.terms),
+    calls.push_back(fmt::format("{}: {}{}{}", number, describe(call.terms),
+                                call.in_place == 0 ? "" : ", read in place",
                                 call.status == Code::kOk ? "" : ", refused"));
   }
   return calls;

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
 
-#include "collectives/calls.h"
+#include "collectives/caller.h"
+#include "collectives/state.h"
 #include "exchange/frame.h"
 
 namespace ferry::test {
@@ -27,13 +31,14 @@ constexpr std::int64_t kLargeSize = kSanitized ? 15'000 : 100'000;
 
 class CollectivesConformance : public testing::TestWithParam<Place> {
  protected:
-  // For each window, with its bytes.
-  void on_ranks(const std::function<void(Collectives&, std::int64_t)>& body) const {
+  // For each window, with its bytes. `cache_bytes`: that the node has, as the calls believe.
+  void on_ranks(const std::function<void(Collectives&, std::int64_t)>& body,
+                std::uint64_t cache_bytes = std::uint64_t{32} << 20) const {
     const Place& place = GetParam();
     const auto with_windows = [&](const Group& group) {
       for (const std::int64_t window_bytes : kWindows) {
-        Collectives collectives(group,
-                                {.window_bytes = window_bytes, .shared_bytes = kSharedBytes});
+        Collectives collectives = internal::CollectivesState::with_caches(
+            group, {.window_bytes = window_bytes, .shared_bytes = kSharedBytes}, cache_bytes);
         body(collectives, window_bytes);
       }
     };
@@ -90,15 +95,47 @@ TEST_P(CollectivesConformance, CallsOfManySizesInTurn) {
   });
 }
 
+// Without caches all data are read in place, and written past the caches.
 TEST_P(CollectivesConformance, DataInMemoryOfTheCollectives) {
-  on_ranks([](Collectives& collectives, std::int64_t window_bytes) {
+  const auto body = [](Collectives& collectives, std::int64_t window_bytes) {
     const std::int64_t large = std::min(kLargeSize, 4 * window_bytes);
     std::uint64_t seed = 100;
     for (const unsigned ranks : {0xffU, 0x55U}) {
-      for (const std::int64_t count : {std::int64_t{700}, std::int64_t{9000}, large})
+      for (const std::int64_t count : {std::int64_t{3}, std::int64_t{700}, large})
         make_calls_in_place(collectives, {++seed, count, DataType::kFp32}, ranks);
     }
-  });
+  };
+  on_ranks(body, /*cache_bytes=*/0);
+}
+
+// Each rank has a share of a quarter of the caches. Data that one rank reads may take this share,
+// data that all ranks read may take those of all.
+TEST_P(CollectivesConformance, OnlyDataThatDoNotFitTheCachesAreReadInPlace) {
+  constexpr std::int64_t kShare = 700;
+  const int ranks = GetParam().ranks;
+  const auto body = [ranks](Collectives& collectives, std::int64_t) {
+    const int rank = collectives.rank(), root = ranks - 1;
+    const auto memory = collectives.allocate(2 * ranks * kShare);
+    std::vector<std::byte> out(2 * ranks * ranks * kShare);
+    const auto expect = [&](const Status& status, bool in_place) {
+      require_ok(status, "call");
+      const std::string call = collectives.latest_calls(rank).back();
+      require(call.ends_with(", read in place") == in_place, call);
+    };
+    for (const std::int64_t more : {0, 1}) {
+      const std::vector<std::int64_t> parts(ranks, ranks * kShare + more);
+      expect(collectives.all_gather_v(memory.get(), parts[0], out.data(), parts, DataType::kInt8),
+             more > 0);
+      expect(collectives.broadcast(memory.get(), parts[0], DataType::kInt8, root),
+             more > 0 && rank == root);
+      std::vector<std::int64_t> blocks(ranks, 0);
+      blocks[root] = kShare + more;
+      expect(collectives.reduce_scatter_v(memory.get(), blocks, out.data(), DataType::kInt8,
+                                          ReduceOp::kSum),
+             more > 0);
+    }
+  };
+  on_ranks(body, 4 * kShare * static_cast<std::uint64_t>(ranks));
 }
 
 std::vector<Place> places(Mode mode) {

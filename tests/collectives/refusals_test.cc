@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/calls.h"
+#include "collectives/caller.h"
 #include "exchange/frame.h"
 #include "exchange/victim.h"
 

@@ -178,8 +178,8 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
         """A new tensor of one dimension, not initialised. all_gather_into_tensor, reduce_scatter_tensor and broadcast
-        of more than 16 KiB in such tensors need no copy into a window. It is one of torch.empty() where the memory
-        that ranks share has no place for it."""
+        of data in such tensors that do not fit the caches need no copy into a window. It is one of torch.empty() where
+        the memory that ranks share has no place for it."""
         if not self.supports_tensor_alloc(device):
             raise InvalidArgument(f"allocate_tensor: device is {device}: the backend ferry takes tensors of the CPU")
         try:

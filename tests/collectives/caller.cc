@@ -1,4 +1,4 @@
-#include "collectives/calls.h"
+#include "collectives/caller.h"
 
 #include <algorithm>
 #include <cstring>
