@@ -101,6 +101,11 @@ FERRY_EXPORT ferry_code ferry_group_view(const ferry_group* group, uint64_t* num
 // to wait in one). FERRY_TIMEOUT names a rank that is alive and did not come (`deadline_ns` 0: the
 // deadline of the group); the call may be repeated. FERRY_INVALID_ARGUMENT on several nodes.
 FERRY_EXPORT ferry_code ferry_group_survive(ferry_group* group, int64_t deadline_ns);
+// Ends the process of a rank (SIGKILL) that is alive and does not come to ferry_group_survive().
+// Local; returns when the process has ended, or FERRY_TIMEOUT at the deadline of the group.
+// FERRY_INVALID_ARGUMENT: the group is usable; or the rank is this one, a thread of this process,
+// of another host, or not in the view. FERRY_SYSTEM: the kernel refuses.
+FERRY_EXPORT ferry_code ferry_group_fence(ferry_group* group, int32_t rank);
 
 // Collective. Waits until every rank has called it.
 FERRY_EXPORT ferry_code ferry_group_barrier(ferry_group* group);

@@ -117,6 +117,13 @@ class FERRY_EXPORT Group {
   // otherwise the error is kInvalidArgument, and a new group is needed.
   [[nodiscard]] Status survive(std::chrono::nanoseconds deadline = {}) noexcept;
 
+  // Ends the process of a rank (SIGKILL) that is alive and does not come to survive(), such as one
+  // that is stuck or stopped: survive() does not begin a view without it, as it shares the memory
+  // of the others. Local; returns when the process has ended, or kTimeout at the group's deadline.
+  // kInvalidArgument: the group is usable; or the rank is this one, a thread of this process, of
+  // another host, or not in the view. kSystem: the kernel refuses. Ok for a process that has ended.
+  [[nodiscard]] Status fence(int rank) noexcept;
+
   // Leaves the group. Local, returns at once. Ranks that later wait for this one get kPeerLost at
   // once. Received rows and handles stay valid. The last copy's destructor does the same. No other
   // call of this rank may be moving rows if the other ranks may call survive().

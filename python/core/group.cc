@@ -215,6 +215,17 @@ void bind_calls(nb::class_<PyGroup>& type) {
            "names a rank that is alive and did not come (deadline in seconds, None: that of the "
            "group). Only on one node.")
       .def(
+          "fence",
+          [](const PyGroup& self, int rank) {
+            Group group = self.get();
+            check(without_gil([&] { return group.fence(rank); }));
+          },
+          arg("rank"),
+          "Ends the process of a rank (SIGKILL) that is alive and does not come to survive(), such "
+          "as one that is stuck or stopped. Local; returns when the process has ended. Raises "
+          "ferry.InvalidArgument if the group is usable, or for this rank, a thread of this "
+          "process, a rank of another host, and one that the view lacks.")
+      .def(
           "barrier",
           [](const PyGroup& self) {
             Group group = self.get();  // a copy: destroy() may run while the barrier waits

@@ -56,6 +56,7 @@ class Host {
 
   bool has(int rank) const { return roster_.place(rank) >= 0; }
   bool alive(int rank) const noexcept { return liveness_.alive(roster_.place(rank)); }
+  int kill(int rank) const noexcept { return liveness_.kill(roster_.place(rank)); }
   int pid(int rank) const noexcept { return liveness_.pid(roster_.place(rank)); }
 
  private:
@@ -134,6 +135,7 @@ class ProcessRendezvous final : public Rendezvous {
   // Returns true for ranks of other hosts, whose liveness is not known here. The group detects
   // their loss from their messages.
   bool alive(int peer) noexcept override { return !host_->has(peer) || host_->alive(peer); }
+  int kill(int peer) noexcept override { return host_->has(peer) ? host_->kill(peer) : ESRCH; }
   int pid(int peer) const noexcept override { return host_->has(peer) ? host_->pid(peer) : 0; }
 
   std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,

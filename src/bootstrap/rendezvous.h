@@ -44,6 +44,10 @@ class Rendezvous {
   // to be called every few milliseconds. It is always true for threads, which cannot end alone.
   virtual bool alive(int peer) noexcept = 0;
 
+  // Sends SIGKILL to the process of `peer`, whose pid() is known. Returns 0, or the errno of the
+  // kernel's refusal; ESRCH: it has ended. EPERM for threads.
+  virtual int kill(int peer) noexcept = 0;
+
   // Collective among `members`: ascending ranks of one node, this rank among them. They meet anew,
   // without the other ranks, at a `name` that no other ranks of this host use. Throws what the call
   // throws that made this rendezvous.

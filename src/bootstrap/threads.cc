@@ -119,6 +119,7 @@ class ThreadRendezvous final : public Rendezvous {
   }
 
   bool alive(int) noexcept override { return true; }
+  int kill(int) noexcept override { return EPERM; }
   int pid(int) const noexcept override { return getpid(); }
 
   // The first of the ranks makes their board, and the others find it. They meet there at

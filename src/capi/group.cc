@@ -148,6 +148,10 @@ ferry_code ferry_group_survive(ferry_group* group, int64_t deadline_ns) {
   });
 }
 
+ferry_code ferry_group_fence(ferry_group* group, int32_t rank) {
+  return guarded([&] { return required(group, "group").group.fence(rank); });
+}
+
 ferry_code ferry_group_barrier(ferry_group* group) {
   return guarded([&] { return required(group, "group").group.barrier(); });
 }

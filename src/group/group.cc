@@ -142,6 +142,10 @@ Status Group::survive(std::chrono::nanoseconds deadline) noexcept {
   return state_ ? state_->survive(deadline) : kNotAMember;
 }
 
+Status Group::fence(int rank) noexcept {
+  return state_ ? internal::fence(*state_, rank) : kNotAMember;
+}
+
 bool Group::usable() const noexcept { return state_ && state_->usable(); }
 
 void Group::destroy() noexcept {

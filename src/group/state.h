@@ -199,6 +199,7 @@ class GroupState {
   const View& view() const noexcept { return survival_.view(); }
   Survival& survival() noexcept { return survival_; }
 
+  std::string name_of(int rank) const;  // "rank 2 (pid 4711)"
   // FERRY_LOG: prints a line with rank, host and pid when `level` is wanted.
   void log(LogLevel level, const std::string& text) const noexcept;
 
@@ -224,7 +225,6 @@ class GroupState {
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece, CallTime& time) noexcept;
   std::string how_far(const Await& await, const std::vector<int>& missing) const;
-  std::string name_of(int rank) const;
   const char* state_of(int rank, Code code) const noexcept;
   Seen look(const Await& await, const std::vector<int>& missing) const;
   int gone_culprit(const Await& await, const std::vector<int>& missing) const;

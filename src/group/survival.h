@@ -104,6 +104,9 @@ Error absence(GroupState& group, const Error& why);
 // Collective: where the ranks of the view meet to make objects. Throws Error if they do not meet.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by);
 
+// Group::fence().
+Status fence(GroupState& group, int rank) noexcept;
+
 // The verdict of the group for an object that was made in a view and does not outlive it.
 Status verdict_in(GroupState& group, std::uint64_t view, const char* object) noexcept;
 

@@ -267,8 +267,8 @@ Status ViewChange::await(CallTime& time) noexcept {
     if (time.passed()) {
       return {Code::kTimeout,
               fmt::format("survive: {} of ranks {} did not come to view {}; deadline {:.3g} s; a "
-                          "rank that is alive is not left behind: end its process, or repeat the "
-                          "call",
+                          "rank that is alive is not left behind: end its process with fence(), or "
+                          "repeat the call",
                           group_.name_of(undecided[0]), fmt::join(undecided, ", "), next_,
                           std::chrono::duration<double>(time.limit()).count()),
               undecided[0]};

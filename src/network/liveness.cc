@@ -73,8 +73,18 @@ bool Liveness::alive(int rank) const noexcept {
     pollfd ended{process.pidfd.fd(), POLLIN, 0};
     return poll(&ended, 1, 0) <= 0;
   }
-  if (kill(process.pid, 0) != 0 && errno == ESRCH) return false;
+  if (::kill(process.pid, 0) != 0 && errno == ESRCH) return false;
   return process.start_time == 0 || start_time_of(process.pid) == process.start_time;
+}
+
+// A pidfd that is opened now may be of another process with the same pid, so alive() looks after it
+// is open. From then on it belongs to one process.
+int Liveness::kill(int rank) const noexcept {
+  const Process& process = processes_[static_cast<std::size_t>(rank)];
+  const Descriptor opened = process.pidfd ? Descriptor() : open_pidfd(process.pid);
+  const int pidfd = process.pidfd ? process.pidfd.fd() : opened.fd();
+  if (!alive(rank)) return ESRCH;
+  return syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) == 0 ? 0 : errno;
 }
 
 }  // namespace ferry::internal

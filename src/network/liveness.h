@@ -19,6 +19,9 @@ class Liveness {
 
   // Returns false once the process has ended, reaped or not.
   bool alive(int rank) const noexcept;
+  // Sends SIGKILL to the process, which may end later. Returns 0, or the errno of the kernel's
+  // refusal; ESRCH: it has ended.
+  int kill(int rank) const noexcept;
   pid_t pid(int rank) const noexcept { return processes_[static_cast<std::size_t>(rank)].pid; }
 
  private:

@@ -130,6 +130,7 @@ TEST(CapiLife, AGroupSurvivesARankThatLeaves) {
     EXPECT_EQ(num_members, 3);
     if (ferry_group_rank(group) == 1) return;
     expect_error(ferry_group_barrier(group), FERRY_PEER_LOST, {"rank 1", "view 1 is over"});
+    expect_error(ferry_group_fence(group, 1), FERRY_INVALID_ARGUMENT, {"rank 1", "thread"});
     expect_ok(ferry_group_survive(group, 0));
     EXPECT_EQ(ferry_group_usable(group), 1);
     expect_ok(ferry_group_view(group, &number, members, &num_members));
@@ -142,6 +143,7 @@ TEST(CapiLife, AGroupSurvivesARankThatLeaves) {
                  {"number"});
   });
   expect_error(ferry_group_survive(nullptr, 0), FERRY_INVALID_ARGUMENT, {"group"});
+  expect_error(ferry_group_fence(nullptr, 0), FERRY_INVALID_ARGUMENT, {"group"});
 }
 
 TEST(CapiLife, FailuresOfBodiesAreReportedByRank) {

@@ -40,10 +40,10 @@ struct Death {
 void PrintTo(const Death& death, std::ostream* stream) { *stream << death.name; }
 
 [[noreturn]] void die(const Group& group, Seat& seat, Moment moment, const Scenario& scenario,
-                      Board& board) {
+                      Board& board, int signal = SIGKILL) {
   const int all = set_of(group.view());
   const std::vector<std::byte>& tokens = scenario.rounds[all].inputs[seat.rank()].tokens;
-  Trap trap(tokens.size(), board, SIGKILL);
+  Trap trap(tokens.size(), board, signal);
   DispatchCall dispatch = seat.dispatch_call(all);
   if (moment == Moment::kWhileWritingRows) {
     std::memcpy(trap.data(), tokens.data(), tokens.size());
@@ -52,10 +52,10 @@ void PrintTo(const Death& death, std::ostream* stream) { *stream << death.name; 
     trap.arm();
   }
   if (moment == Moment::kIdle) nap(30);
-  if (moment == Moment::kIdle || moment == Moment::kBeforeCounts) strike_self(board, SIGKILL);
+  if (moment == Moment::kIdle || moment == Moment::kBeforeCounts) strike_self(board, signal);
   Received received;
   static_cast<void>(seat.exchange().dispatch(dispatch.args(), received));
-  if (moment == Moment::kBeforeOutputs) strike_self(board, SIGKILL);
+  if (moment == Moment::kBeforeOutputs) strike_self(board, signal);
   CombineCall combine = seat.combine_call(all, received.handle);
   combine.args().out = trap.data();
   combine.args().out_dtype = DataType::kBf16;
@@ -153,6 +153,44 @@ TEST(RandomSurvival, TwoKillsAtAnyMoment) {
     expect_all_well(ends, "kills of ranks " + std::to_string(first) + " and " +
                               std::to_string(second) + ", turn " + std::to_string(i));
   }
+}
+
+// Two ranks stop in the middle of an operation. The others end their processes, all at the same
+// time.
+TEST(Survival, StoppedRanksAreFenced) {
+  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
+  const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 96);
+  const SharedBoard board;
+  GroupOptions options;
+  options.deadline = std::chrono::milliseconds(500);
+  ProcessRanks ranks(kRanks, options, [&](Group group) {
+    Seat seat(group, scenario);
+    require_ok(play_view(group, seat), "all");
+    require_status(group.fence((seat.rank() + 1) % kRanks), Code::kInvalidArgument, {"usable"},
+                   "all are well");
+    if (seat.rank() % 2 == 1)
+      die(group, seat, Moment::kWhileWritingRows, scenario, *board, SIGSTOP);
+    require_status(play_until_error(group, seat), Code::kTimeout, {}, "two are stopped");
+    for (const int wrong : {-1, kRanks, seat.rank()}) {
+      require_status(group.fence(wrong), Code::kInvalidArgument,
+                     {"fence: rank " + std::to_string(wrong)}, "a rank that is not to be fenced");
+    }
+    Status status;
+    while ((status = group.survive(std::chrono::milliseconds(100))).code() == Code::kTimeout) {
+      require(status.culprit() % 2 == 1, status.message());
+      require_ok(group.fence(status.culprit()), "fence");
+      require_ok(group.fence(status.culprit()), "fence once more");
+    }
+    require_ok(status, "survive");
+    require(set_of(group.view()) == 5, "the view has ranks 0 and 2");
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "without the two");
+  });
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  for (const int fenced : {1, 3}) {
+    EXPECT_EQ(ends[fenced].signal, SIGKILL);
+    ends[fenced] = {};
+  }
+  expect_all_well(ends, "stopped ranks");
 }
 
 // The exchange that was being made is lost. The one that was there before goes on.
@@ -367,7 +405,6 @@ TEST_P(Survive, WhatTheNextViewRefuses) {
   run(scenario, body);
 }
 
-// A rank that lives and does not come is waited for, and named at the deadline.
 // Ranks 0 and 1 leave. Rank 0 has the only shared expert of one exchange. In the other one ranks 0
 // and 1 have shared expert 0, and ranks 2 and 3 have shared expert 1.
 TEST_P(Survive, SharedExpertsThatAreLostAreRefused) {
@@ -389,6 +426,7 @@ TEST_P(Survive, SharedExpertsThatAreLostAreRefused) {
   });
 }
 
+// A rank that lives and does not come is waited for, and named at the deadline.
 TEST_P(Survive, ALivingRankIsNotLeftBehind) {
   if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 95);
@@ -401,6 +439,8 @@ TEST_P(Survive, ALivingRankIsNotLeftBehind) {
       const Status status = group.survive(std::chrono::milliseconds(100));
       require_status(status, Code::kTimeout, {"rank 2", "did not come to view 2", "alive"}, "late");
       require(status.culprit() == 2 && !group.usable(), status.message());
+      if (GetParam() == Mode::kThreads)
+        require_status(group.fence(2), Code::kInvalidArgument, {"rank 2", "thread"}, "a thread");
       board.tell();
     }
     survive(group, 2, 15);

@@ -30,6 +30,7 @@ class ScriptedRendezvous final : public Rendezvous {
     return inner_->share_segment(bytes, deadline);
   }
   bool alive(int peer) noexcept override { return script ? script(peer) : true; }
+  int kill(int peer) noexcept override { return inner_->kill(peer); }
   int pid(int peer) const noexcept override { return inner_->pid(peer); }
   std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
                                     Deadline deadline) override {

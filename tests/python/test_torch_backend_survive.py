@@ -84,15 +84,51 @@ def survivor(rank, path, results):
         results.put((rank, repr(error)))
 
 
-def test_two_ranks_of_a_process_group_are_killed(tmp_path):
+def outlive(body, path, size, survivors):
+    """Runs body(rank, path, results) in `size` processes, of which the survivors report that they are well."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    processes = [context.Process(target=survivor, args=(rank, tmp_path / "meet", results)) for rank in range(SIZE)]
+    processes = [context.Process(target=body, args=(rank, path, results)) for rank in range(size)]
     for process in processes:
         process.start()
-    assert sorted(results.get(timeout=60) for _ in range(2)) == [(1, "well"), (3, "well")]
+    assert sorted(results.get(timeout=60) for _ in survivors) == [(rank, "well") for rank in survivors]
     for process in processes:
         process.join()
+    return [process.exitcode for process in processes]
+
+
+def test_two_ranks_of_a_process_group_are_killed(tmp_path):
+    outlive(survivor, tmp_path / "meet", SIZE, (1, 3))
+
+
+def fencer(rank, path, results):
+    try:
+        dist.init_process_group("cpu:ferry", init_method=f"file://{path}", rank=rank, world_size=3,
+                                timeout=timedelta(seconds=20))
+        all_calls(rank, (0, 1, 2), size=3)
+        with pytest.raises(ferry.InvalidArgument, match="usable"):
+            ferry.torch_backend.fence((rank + 1) % 3)
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(ferry.Timeout, match="rank 1 .*alive"):
+            ferry.torch_backend.survive(timeout=timedelta(seconds=0.3))
+        while True:
+            ferry.torch_backend.fence(1)
+            try:
+                assert ferry.torch_backend.survive() == (2, (0, 2))
+                break
+            except ferry.Timeout as late:
+                assert late.culprit == 1
+        all_calls(rank, (0, 2), size=3)
+        dist.destroy_process_group()
+        results.put((rank, "well"))
+    except BaseException as error:
+        results.put((rank, repr(error)))
+
+
+def test_a_stopped_rank_is_fenced(tmp_path):
+    assert outlive(fencer, tmp_path / "meet", 3, (0, 2)) == [0, -signal.SIGKILL, 0]
 
 
 @ranks(2, kind="threads", deadline=20)

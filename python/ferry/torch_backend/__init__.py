@@ -11,14 +11,17 @@ docs/torch_backend.md is the guide.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 
 from ferry.errors import InvalidArgument
 
-__all__ = ["register", "survive"]
+if TYPE_CHECKING:
+    from ferry.torch_backend.process_group import FerryGroup
+
+__all__ = ["fence", "register", "survive"]
 
 _OLDEST = (2, 13)
 
@@ -52,13 +55,27 @@ def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, t
     memory of the new view. Raises Timeout with the number of a rank that is alive and has not come by then. The call
     may be repeated after an error, and no other call of the group be made before.
     """
+    return _backend_of(group, "survive").survive(timeout)
+
+
+def fence(rank: int, group: Any = None) -> None:
+    """Ends the process of a rank of the group (SIGKILL) that is alive and does not come to survive().
+
+    Local; returns when the process has ended. Raises InvalidArgument where the group is usable, and for this rank, a
+    thread of this process, and a rank that the view lacks.
+    """
+    _backend_of(group, "fence").fence(rank)
+
+
+def _backend_of(group: Any, call: str) -> FerryGroup:
+    """The backend of a process group, by default that of all ranks. Raises InvalidArgument if it is not ferry's."""
     from ferry.torch_backend.process_group import FerryGroup
 
     backend = (group or torch.distributed.group.WORLD)._get_backend(torch.device("cpu"))
     if not isinstance(backend, FerryGroup):
-        raise InvalidArgument(f"survive: the backend of the group is {type(backend).__name__}, not ferry. With "
+        raise InvalidArgument(f"{call}: the backend of the group is {type(backend).__name__}, not ferry. With "
                               f"TORCH_DISTRIBUTED_DEBUG=DETAIL torch adds checks that need all ranks")
-    return backend.survive(timeout)
+    return backend
 
 
 register()

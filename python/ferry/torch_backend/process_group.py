@@ -229,6 +229,10 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
             except (PeerLost, Broken) as error:  # one more was lost meanwhile
                 _LOG.warning("rank %d: view %d ended at its beginning: %s", self.rank(), view[0], error)
 
+    def fence(self, rank: int) -> None:
+        """ferry.torch_backend.fence()."""
+        self._group.fence(rank)
+
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 
