@@ -29,8 +29,8 @@ def expected(models):
     """Greedy ids of one rank, without ferry, of the model of a name."""
 
     @functools.lru_cache(maxsize=None)
-    def find(name):
-        with serve(models / name, models / f"{name}.one.log", ferry=False) as server:
+    def find(name, *arguments):
+        with serve(models / name, models / f"{name}.one.log", *arguments, ferry=False) as server:
             found = server.complete_all(PROMPTS)
             assert server.complete(PROMPTS[0]) == found[0]
         return found
@@ -87,6 +87,17 @@ def test_tensor_parallel_ranks_say_what_one_rank_says(models, expected, tmp_path
         assert said in server.text()
         # The engine is the first rank.
         assert len(processes(server, "VLLM::EngineCore")) == len(processes(server, "VLLM::Worker")) == 1
+
+
+@pytest.mark.parametrize("arguments", [EXPERT_PARALLEL, LOCAL_EXPERTS], ids=["experts", "local"])
+def test_bfloat16_models_begin_as_one_rank_does(models, expected, tmp_path, arguments):
+    """One rank rounds the sum of a token once, two ranks round its parts: later ids may differ."""
+    bfloat16 = ("--dtype", "bfloat16")
+    alone = expected("moe", *bfloat16)
+    with serve(models / "moe", tmp_path / "log", *bfloat16, *arguments) as server:
+        replies = server.complete_all(PROMPTS)
+        assert [reply[:4] for reply in replies] == [reply[:4] for reply in alone]
+        assert "torch.bfloat16" in server.text()
 
 
 def test_tensor_parallel_ranks_of_two_engines_share_the_experts(models, expected, tmp_path):
