@@ -8,6 +8,7 @@
 # from Python 3.12 on one serves all, which trixie and forky need. Needs root. Called by scripts/test.sh, step bare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
 [ $# -gt 0 ] || set -- bookworm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

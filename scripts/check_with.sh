@@ -8,6 +8,7 @@
 # build a wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
 name=${1:-}
 case $name in
   torch) venv=${FERRY_TORCH_VENV:-} tests="tests/python/test_torch_backend*.py" noted="torch"

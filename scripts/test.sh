@@ -6,6 +6,7 @@
 # "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
 mkdir -p build
 venv= lint=
 steps_file=build/steps.txt # per line: seconds, passed, failed, what; or a name after "FAILED" or "AGAIN"

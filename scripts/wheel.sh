@@ -5,6 +5,7 @@
 # for Python 3.11 there. With them the sdist. Called by `make wheel`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
 out=$PWD/build/wheels
 [ $# -gt 0 ] || set -- .venv/bin/python
 
