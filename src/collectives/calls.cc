@@ -44,7 +44,7 @@ Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const Collecti
                                                  layout_.shared_bytes())),
       members_(group.view().members),
       awaited_(awaited(group.survival())),
-      served_(mirror_ ? mirror_->table().is_served : std::vector<bool>()),
+      rows_(members_.size()),
       crowded_(group.crowded(1)),
       cached_bytes_(cache_bytes / 4 / static_cast<std::size_t>(group.size())),
       time_(group.default_deadline()),
@@ -80,8 +80,7 @@ Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
   mine.number = number_;
   mine.terms = terms;
   mine.status = Code::kOk;
-  mine.sends = mine.expects = 0;
-  mine.rounds = 0;
+  mine.several_rounds = 0;
   mine.in_place = 0;
   mine.reason[0] = 0;
   return {};
@@ -125,6 +124,7 @@ Status Calls::await_free_half() {
 }
 
 Status Calls::meet() {
+  flag(rank()).say(record());
   raise_step(Step::written(number_, 0));
   if (Status status = await("call", Step::written(number_, 0)); !status.ok()) return status;
   return examine();
@@ -132,9 +132,10 @@ Status Calls::meet() {
 
 Status Calls::end() {
   raise_step(Step::end(number_));
-  if (!mirror_ && !extent_.shown) return {};
+  const bool shown = (traits_ & CallTrait::kShows) != 0;
+  if (!mirror_ && !shown) return {};
   Await others = awaiting("end", Step::end(number_));
-  if (!extent_.shown) others.only = &served_;
+  if (!shown) others.only = &mirror_->table().is_served;
   return leave(group_.wait(others));
 }
 

@@ -1,9 +1,9 @@
 // Calls: the protocol of one call of a Collectives. It numbers calls, publishes the record and the
 // flag of this rank, waits for those of the others (calls.cc), and derives the outcome from all
-// records (verdict.cc).
+// (verdict.cc).
 //
-// Every rank waits for the record of every rank in every call. So a rank that has published call n
-// knows that all have finished call n - 2, whose records and half of the window it replaces. Call n
+// Every rank waits for the flag of every rank in every call. So a rank that begins call n knows
+// that all have finished call n - 2, whose terms and half of the window it replaces. Call n
 // begins with half n modulo 2. A call in which ranks read memory of the caller (show) ends when all
 // have read it.
 #pragma once
@@ -60,8 +60,8 @@ class Calls {
   void show(const void* data, std::size_t bytes, int readers) noexcept;
   // The data of a rank in memory of its caller; null: they are in its window.
   const std::byte* shown(int rank) const noexcept {
-    const std::uint64_t offset = record(rank).in_place;
-    return offset != 0 && group_.here(rank) ? at(offset) : nullptr;
+    const bool shows = (flag(rank).traits[number_ % 2] & CallTrait::kShows) != 0;
+    return shows && group_.here(rank) ? at(record(rank).in_place) : nullptr;
   }
   // Writes data that `reader` will read to an offset in this rank's half.
   static constexpr int kAll = Mirror::kAll;
@@ -75,6 +75,8 @@ class Calls {
   // Begins a call, with the next number, and fills its record except for the counts.
   Status begin(const CallTerms& terms, std::chrono::nanoseconds limit);
   CallRecord& record() noexcept { return record(rank()); }
+  // Scratch for the rows of a reduction: one for each member.
+  std::span<const void*> rows() noexcept { return rows_; }
   // Writes the counts beside the record. They are read only for the error when ranks differ.
   void publish_counts(std::span<const std::int64_t> sent, std::span<const std::int64_t> expected);
   // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or the error if
@@ -99,11 +101,6 @@ class Calls {
   Status run(std::int64_t rounds, const Write& write, const Take& take, const Finish& finish);
 
  private:
-  // What the records of a call say about all ranks together.
-  struct Extent {
-    std::int64_t most_rounds = 0;
-    bool shown = false;  // a rank shows its data
-  };
   CallRecord& record(int rank) const noexcept {
     return *reinterpret_cast<CallRecord*>(at(layout_.record(rank, number_)));
   }
@@ -134,6 +131,7 @@ class Calls {
 
   Status examine();
   Status destroyed(int peer);
+  Status name_refusal() const;
   Status name_mismatch() const;
   Status name_pair() const;
   std::string name_counts(int rank) const;
@@ -145,13 +143,13 @@ class Calls {
   const std::shared_ptr<Allocations> allocations_;
   const std::vector<int> members_;
   const std::vector<bool> awaited_;  // [ranks] the members; empty: all ranks are
-  std::vector<bool> served_;         // [ranks] ranks of other nodes whose flags this rank writes
+  std::vector<const void*> rows_;    // [members]
   bool crowded_;
   std::size_t cached_bytes_;       // this rank's share of a quarter of the caches
   CallTime time_;                  // of the current call
   std::uint64_t view_;             // the view of the group in which all was made
   std::uint64_t number_ = 0;       // of the last call
-  Extent extent_;                  // of the last call
+  std::uint8_t traits_ = 0;        // of the last call, of all ranks together
   std::uint64_t both_halves_ = 0;  // the last call in which this rank wrote to both halves
 };
 
@@ -160,7 +158,7 @@ Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, con
   constexpr bool kFinishes = !std::is_same_v<Finish, std::nullptr_t>;
   if (rounds > Step::kMostRounds) return refuse_rounds(rounds);
   if (Status status = await_free_half(); !status.ok()) return status;
-  record().rounds = rounds;
+  record().several_rounds = rounds > 1 ? 1 : 0;
   write(0);
   if (Status status = meet(); !status.ok()) return leave(std::move(status));
   if (rounds > 1) both_halves_ = number_;
@@ -182,7 +180,7 @@ Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, con
       finish(round);
     }
   }
-  return extent_.most_rounds > 1 || extent_.shown ? end() : leave({});
+  return traits_ == 0 ? leave({}) : end();
 }
 
 }  // namespace ferry::internal

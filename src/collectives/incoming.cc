@@ -46,6 +46,7 @@ bool Incoming::read_call(const MirrorMessage& message) noexcept {
   auto& said = *reinterpret_cast<CallRecord*>(record);
   said.number = number;
   said.reason[sizeof said.reason - 1] = 0;
+  flag(message.from).say(said);
   std::memcpy(at(layout_.sent_counts(message.from, number)),
               message.body.data() + sizeof(CallRecord), message.body.size() - sizeof(CallRecord));
   raise_to(flag(message.from).step, Step::written(number, 0));

@@ -79,7 +79,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
   const int rank = calls.rank();
   const std::size_t before = data.blocks.before(rank);
   const std::vector<int>& members = calls.members();
-  std::vector<const void*> rows(members.size());
+  const std::span<const void*> rows = calls.rows();
   const auto take = [&](std::int64_t round) {
     const Chunk chunk(data.blocks.of(rank), slot_bytes(calls), round);
     for (std::size_t i = 0; i < members.size(); ++i) {

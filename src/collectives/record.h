@@ -25,38 +25,61 @@ enum class CallKind : std::uint8_t {
 };
 const char* call_name(CallKind kind) noexcept;
 
-// The part of a record that must be equal on all ranks of a call. Fields that a kind does not have
-// are 0.
+// What a rank says about its call. It must be equal on all ranks, except `counts` of all_to_all_v.
+// Fields that a kind does not have are 0.
 struct CallTerms {
   CallKind kind = CallKind::kRefused;
   DataType dtype = DataType::kBytes;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
-  std::int64_t count = 0;    // elements; if all ranks give counts, their sum
-  std::uint64_t counts = 0;  // a digest of them, if all ranks give counts
-  bool operator==(const CallTerms&) const = default;
+  std::int64_t count = 0;  // elements; if all ranks give counts, their sum
+  // A digest of the counts. all_to_all_v: that of what this rank sends, minus that of what it
+  // expects. Over all ranks their sum is 0 where the counts match.
+  std::uint64_t counts = 0;
+  bool operator==(const CallTerms& other) const noexcept {
+    return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
+           count == other.count && (kind == CallKind::kAllToAll || counts == other.counts);
+  }
+};
+
+// Bits of CallFlag::traits: what else the other ranks need to know in every call.
+struct CallTrait {
+  static constexpr std::uint8_t kRefuses = 1;
+  static constexpr std::uint8_t kSeveralRounds = 2;
+  static constexpr std::uint8_t kShows = 4;  // its data are read in place
 };
 
 // Published by a flag. Plain memory: written before the flag's release, read after its acquire.
+// Other ranks read it only where the flag is not enough: after an error, and of data in place.
 struct alignas(64) CallRecord {
   std::uint64_t number = 0;
   CallTerms terms;
   Code status = Code::kOk;  // anything else: the rank refused its call, and `reason` says why
-  // all_to_all_v: sums of a digest of (source, destination, count), over what this rank sends and
-  // over what it expects. Over all ranks both sums are equal where the counts match.
-  std::uint64_t sends = 0, expects = 0;
-  std::int64_t rounds = 0;  // in which this rank takes part
+  std::uint8_t several_rounds = 0;  // 1: the rank takes part in more than one
   // The offset in the segment at which ranks of the node read the data of this rank; 0: in its
   // window.
   std::uint64_t in_place = 0;
-  char reason[184] = {};
+  char reason[208] = {};
 };
 static_assert(sizeof(CallRecord) == 256);
 
-// The flag of one rank, which is its only writer; it only grows.
+// The flag of one rank, and what its latest two calls are, in one line of the cache: a call without
+// data reads one line of each other rank. The rank is the only writer; `step` only grows, and
+// publishes the rest as it does the record.
 struct alignas(128) CallFlag {
   std::atomic<std::uint64_t> step;
+  CallTerms terms[2];      // [number % 2]
+  std::uint8_t traits[2];  // likewise
+
+  void say(const CallRecord& record) noexcept {
+    terms[record.number % 2] = record.terms;
+    traits[record.number % 2] =
+        static_cast<std::uint8_t>((record.status == Code::kOk ? 0 : CallTrait::kRefuses) |
+                                  (record.several_rounds == 0 ? 0 : CallTrait::kSeveralRounds) |
+                                  (record.in_place == 0 ? 0 : CallTrait::kShows));
+  }
 };
+static_assert(offsetof(CallFlag, traits) + sizeof(CallFlag::traits) <= 64);
 
 // Values of a flag: the steps of call `number`, in the order in which a rank takes them. Data go
 // through windows in rounds.

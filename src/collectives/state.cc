@@ -25,15 +25,16 @@ std::uint64_t mixed(std::uint64_t x) noexcept {  // splitmix64
   return x ^ (x >> 31);
 }
 
+// The product with an odd number is another one for each count.
 std::uint64_t digest_of_pair(int source, int destination, std::int64_t count) noexcept {
   const std::uint64_t pair = static_cast<std::uint64_t>(source) << 32 | std::uint32_t(destination);
-  return mixed(mixed(pair) ^ static_cast<std::uint64_t>(count));
+  return (mixed(pair) | 1) * static_cast<std::uint64_t>(count);
 }
 
 std::uint64_t digest_of(std::span<const std::int64_t> counts) noexcept {
   std::uint64_t digest = 0;
-  for (const std::int64_t count : counts)
-    digest = mixed(digest ^ static_cast<std::uint64_t>(count));
+  int rank = 0;
+  for (const std::int64_t count : counts) digest += digest_of_pair(0, rank++, count);
   return digest;
 }
 
@@ -194,10 +195,10 @@ Status CollectivesState::all_to_all(const void* in, Counts in_counts, void* out,
   check.memory("out", out, received);
   check.apart({in, sent}, {out, received});
   return call({.kind = CallKind::kAllToAll, .dtype = dtype}, limit, check, [&] {
-    CallRecord& mine = calls_.record();
+    std::uint64_t& digest = calls_.record().terms.counts;
     for (const int peer : calls_.members()) {
-      mine.sends += digest_of_pair(calls_.rank(), peer, in_counts[peer]);
-      mine.expects += digest_of_pair(peer, calls_.rank(), out_counts[peer]);
+      digest += digest_of_pair(calls_.rank(), peer, in_counts[peer]);
+      digest -= digest_of_pair(peer, calls_.rank(), out_counts[peer]);
     }
     calls_.publish_counts(in_counts, out_counts);
     const std::size_t element = element_bytes(dtype);

@@ -23,7 +23,7 @@ class Reduction {
         bytes_(static_cast<std::size_t>(data.count) * element_),
         stores_(calls.stores(bytes_)),
         members_(calls.members()),
-        rows_(members_.size()) {}
+        rows_(calls.rows()) {}
 
   Status run() {
     const std::size_t half = calls_.layout().half_bytes();
@@ -117,7 +117,7 @@ class Reduction {
   Stores stores_;                      // for writing the result
   std::size_t slice_ = 0, chunk_ = 0;  // bytes of a round, and of a slice of it
   const std::vector<int>& members_;    // the ranks that reduce; each owns a slice
-  std::vector<const void*> rows_;      // [members]
+  std::span<const void*> rows_;        // [members]
 };
 
 }  // namespace

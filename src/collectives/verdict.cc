@@ -1,4 +1,5 @@
-// The outcome that follows from the records of all ranks. It is equal on all ranks except the
+// The outcome that follows from the flags of all ranks, and from their records where it is an
+// error. It is equal on all ranks except the
 // culprit.
 #include <fmt/format.h>
 
@@ -58,29 +59,36 @@ std::vector<std::string> Calls::latest(int rank) const {
 }
 
 Status Calls::examine() {
-  const CallTerms& first = record(members_[0]).terms;
+  const std::uint64_t slot = number_ % 2;
+  const CallTerms& first = flag(members_[0]).terms[slot];
   bool agree = true;
-  std::uint64_t unmatched = 0;
-  extent_ = {};
+  std::uint64_t counts = 0;
+  traits_ = 0;
   for (const int peer : members_) {
-    const CallRecord& theirs = record(peer);
-    if (theirs.number != number_) return destroyed(peer);
-    agree = agree && theirs.terms == first;
-    unmatched += theirs.sends - theirs.expects;
-    extent_.most_rounds = std::max(extent_.most_rounds, theirs.rounds);
-    extent_.shown = extent_.shown || theirs.in_place != 0;
+    const CallFlag& theirs = flag(peer);
+    // Acquire: partner: raise_step(). A rank that departed may have finished this call before.
+    if (theirs.step.load(std::memory_order_acquire) == Step::kDeparted &&
+        record(peer).number != number_)
+      return destroyed(peer);
+    agree = agree && theirs.terms[slot] == first;
+    counts += theirs.terms[slot].counts;
+    traits_ |= theirs.traits[slot];
   }
-  for (const int peer : members_) {
-    const CallRecord& theirs = record(peer);
-    if (theirs.status == Code::kOk) continue;
-    return {Code::kPeerRejected,
-            fmt::format("{} {}: rank {} refused its {} ({}): {}", call_name(record().terms.kind),
-                        number_, peer, call_name(theirs.terms.kind), code_name(theirs.status),
-                        theirs.reason),
-            peer};
-  }
+  if ((traits_ & CallTrait::kRefuses) != 0) return name_refusal();
   if (!agree) return name_mismatch();
-  return unmatched == 0 ? Status{} : name_pair();
+  return first.kind != CallKind::kAllToAll || counts == 0 ? Status{} : name_pair();
+}
+
+// Names the first rank that refused, on all ranks.
+Status Calls::name_refusal() const {
+  const auto peer = *std::ranges::find_if(
+      members_, [this](int rank) { return record(rank).status != Code::kOk; });
+  const CallRecord& theirs = record(peer);
+  return {Code::kPeerRejected,
+          fmt::format("{} {}: rank {} refused its {} ({}): {}",
+                      call_name(record(rank()).terms.kind), number_, peer,
+                      call_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
+          peer};
 }
 
 Status Calls::destroyed(int peer) {

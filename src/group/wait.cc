@@ -14,6 +14,9 @@ namespace ferry::internal {
 
 namespace {
 
+// Pauses before the first look at the clock; a shorter wait, of about a microsecond, is not
+// counted. Two looks would be a third of a small call.
+constexpr int kUntimedSpins = 64;
 constexpr int kSpins = 2000;  // pauses before the first yield, with a processor for every thread
 constexpr int kSpinsCrowded = 20;  // and without
 // The same, if each look at the flags is a look at the network too, which costs as much as a yield.
@@ -58,6 +61,7 @@ Status GroupState::wait(const Await& await, bool counts) {
   const bool in_network = messages_ && !nodes_.progress.own_thread;
   const int crowded_spins = in_network ? kSpinsCrowdedNetwork : kSpinsCrowded;
   const int spins = await.crowded ? crowded_spins : kSpins;
+  const int untimed_spins = std::min(kUntimedSpins, spins);
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
   // When the waits for all ranks and for `peer` began; 0: no wait has begun.
   std::int64_t began_ns = 0, peer_began_ns = 0;
@@ -71,7 +75,7 @@ Status GroupState::wait(const Await& await, bool counts) {
       ++passed;
       continue;
     }
-    if (peer_began_ns == 0) peer_began_ns = now_ns();
+    if (calm >= untimed_spins && peer_began_ns == 0) peer_began_ns = now_ns();
     if (began_ns == 0) began_ns = peer_began_ns;
     if (progress()) calm = 0;
     if (calm++ < spins) {

@@ -16,15 +16,17 @@
 namespace ferry::internal {
 
 // The deadline of one call, which all of its waits share. A wait looks at it every few
-// milliseconds. The time between two looks counts for at most kLongestLookNs: if it was longer,
-// this rank did not run (it was stopped, maybe with all others), or it moved rows.
+// milliseconds; the time begins with the first look. The time between two looks counts for at most
+// kLongestLookNs: if it was longer, this rank did not run (it was stopped, maybe with all others),
+// or it moved rows.
 class CallTime {
  public:
   explicit CallTime(std::chrono::nanoseconds limit) noexcept
-      : limit_(limit), remaining_ns_(limit.count()), looked_ns_(now_ns()) {}
+      : limit_(limit), remaining_ns_(limit.count()) {}
 
   bool passed() noexcept {
     const std::int64_t now = now_ns();
+    if (looked_ns_ == 0) looked_ns_ = now;
     remaining_ns_ -= std::min({now - looked_ns_, kLongestLookNs, limit_.count() / 2});
     looked_ns_ = now;
     return remaining_ns_ <= 0;
@@ -38,7 +40,8 @@ class CallTime {
   static constexpr std::int64_t kLongestLookNs = 100'000'000;  // 50 times the longest sleep
 
   std::chrono::nanoseconds limit_;
-  std::int64_t remaining_ns_, looked_ns_;
+  std::int64_t remaining_ns_;
+  std::int64_t looked_ns_ = 0;  // 0: not yet
 };
 
 // Flags of all ranks, one per rank at a fixed stride. Up when the flag is >= value.
