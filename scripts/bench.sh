@@ -13,7 +13,7 @@ if command -v mpicxx >/dev/null; then targets+=(mpi_bench mpi_collectives) mpi=O
 # Quiet unless it fails.
 { cmake --preset release -DFERRY_BUILD_BENCH=$mpi &&
   cmake --build --preset release --target "${targets[@]}" &&
-  .venv/bin/pip install --no-build-isolation --no-deps --force-reinstall .; } >"$log" 2>&1 ||
+  .venv/bin/python -m pip install --no-build-isolation --no-deps --force-reinstall .; } >"$log" 2>&1 ||
   { cat "$log" >&2; exit 1; }
 
 .venv/bin/python "bench/suite/$1.py" --build build/release "${@:2}"

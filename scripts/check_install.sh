@@ -42,7 +42,8 @@ first_steps() {
 # program, so the command line is started from here.
 emulated_steps() {
   local python=$PWD/build/aarch64-sysroot/python site=$work/aarch64 platform=manylinux_2_34_aarch64
-  local fetch=(.venv/bin/pip install --quiet --disable-pip-version-check --python-version 3.11 --only-binary=:all:)
+  local fetch=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --python-version 3.11
+    --only-binary=:all:)
   "${fetch[@]}" --no-index --find-links "$wheels" --platform $platform --target "$site" ferry-ep
   PYTHONPATH=$site "$python" tests/install/first_program.py without-command
   "${fetch[@]}" --platform $platform --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 \
@@ -84,7 +85,7 @@ wheel_in() {
   version=$(inside "$root" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   mkdir "$root/ferry"
   cp "$wheels"/*.whl tests/install/first_program.py examples/python/quickstart.py "$root/ferry"
-  .venv/bin/pip download --quiet --disable-pip-version-check --only-binary=:all: --python-version "$version" \
+  .venv/bin/python -m pip download --quiet --disable-pip-version-check --only-binary=:all: --python-version "$version" \
     --dest "$root/ferry" numpy
   inside "$root" python3 -m venv /ferry/venv
   inside "$root" /ferry/venv/bin/pip install --quiet --no-index --find-links /ferry ferry-ep numpy
@@ -119,8 +120,8 @@ source_in() {
 
 # Python from source as README says it, after source_in; what the build requires comes from here.
 python_source_in() {
-  .venv/bin/pip download --quiet --disable-pip-version-check --only-binary=:all: --dest "$work/$1/ferry/wheels" \
-    scikit-build-core nanobind numpy
+  .venv/bin/python -m pip download --quiet --disable-pip-version-check --only-binary=:all: \
+    --dest "$work/$1/ferry/wheels" scikit-build-core nanobind numpy
   in_home "$work/$1" 'apt-get install -y -qq --no-install-recommends python3-venv python3-dev >/dev/null
     python3 -m venv venv
     . venv/bin/activate

@@ -33,7 +33,7 @@ if ! cmp -s "$wanted" "$venv/requirements-$name.txt"; then
 fi
 
 rm -rf "build/wheel-$name"
-CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w "build/wheel-$name" \
+CXX=c++ .venv/bin/python -m pip wheel --quiet --no-build-isolation --no-deps -w "build/wheel-$name" \
   --config-settings build-dir=build/release --config-settings cmake.define.FERRY_BUILD_TESTS=ON .
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps "build/wheel-$name"/ferry_ep-*.whl
 # $tests is a pattern, and $noted a list.

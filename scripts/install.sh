@@ -42,8 +42,8 @@ install_requirements() {
   local wanted=scripts/$1 made=.venv/$1
   cmp -s "$wanted" "$made" && return
   echo "installing $1 in .venv"
-  [ -x .venv/bin/pip ] || python3 -m venv .venv
-  .venv/bin/pip install --quiet --disable-pip-version-check --no-compile -r "$wanted"
+  .venv/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r "$wanted"
   cp "$wanted" "$made"
 }
 

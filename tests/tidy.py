@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from tidy_packages import distribution_name, one_version
+from tidy_packages import distribution_name, one_version, programs_of_venv
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = {".cc", ".c", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".pml"}
@@ -513,7 +513,7 @@ def targets(path, text):
 RULES = [names, length, lines, places, first_line, function_length, classes, memory_orders]
 RULES += [types_defined_twice, prose_of_comments, allowed_includes, retired_words, environment_writes, environment_reads]
 RULES += [environment_table, links, targets, lowest_python, token_journey, record_names, readme_examples]
-RULES += [prose_of_pages, design_numbers, distribution_name, one_version]
+RULES += [prose_of_pages, design_numbers, distribution_name, one_version, programs_of_venv]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py", "tests/tidy_packages.py"}
 
 

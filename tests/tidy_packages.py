@@ -29,6 +29,14 @@ def distribution_name(path, text):
         yield 1, 'the distribution is not called ferry-ep: name = "ferry-ep"'
 
 
+def programs_of_venv(path, text):
+    """A script calls what is in .venv by Python's -m. The programs in .venv/bin name the place where .venv was made, so
+    in a tree that was moved or copied they work on the old one."""
+    if path.suffix == ".sh" or path.name in ("Makefile", "run"):
+        for match in re.finditer(r"(?<![\w/$])\.venv/bin/(?!python)(\w+)", text):
+            yield text.count("\n", 0, match.start()) + 1, f"'{match[0]}': .venv/bin/python -m {match[1]}"
+
+
 def version_of(text):
     """Major and minor version, and the whole, that CMakeLists.txt states: the one source of the version."""
     found = re.search(r"^project\(ferry VERSION ((\d+\.\d+)\.\d+)", text, flags=re.M)

@@ -186,6 +186,11 @@ class Tidy(unittest.TestCase):
         project = (tidy.ROOT / "pyproject.toml").read_text()
         self.expect("pyproject.toml", project.replace('"ferry-ep"', '"ferry"'), project, "is not called ferry-ep")
 
+    def test_programs_of_venv(self):
+        for name in "scripts/a.sh", "Makefile":
+            self.expect(name, "#!/bin/bash\n# a\n.venv/bin/pip install .\n", "#!/bin/bash\n# a\n.venv/bin/python -m pip install .\n",
+                        "'.venv/bin/pip': .venv/bin/python -m pip")
+
     def test_one_version(self):
         minor, version = tidy_packages.version_of((tidy.ROOT / "CMakeLists.txt").read_text())
         self.assertTrue(version.startswith(minor + "."))
