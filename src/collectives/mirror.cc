@@ -14,7 +14,7 @@ namespace {
 // The most data of one message: those that fit a send buffer of the channel (MessageChannel).
 constexpr std::size_t kMostData = MessageChannel::kSendBufferBytes - 128;
 // Up to this size data are sent in one packet with the record that follows.
-constexpr std::size_t kSoon = 4096;
+constexpr std::size_t kSoon = 65536;
 
 }  // namespace
 
