@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -109,6 +110,10 @@ def test_all_to_all_with_splits():
             out = torch.zeros(sum(len(part) for part in wanted), 3, dtype=dtype)
             dist.all_to_all_single(out, rows, [len(part) for part in wanted], [len(part) for part in sent[rank]])
             same(out, torch.cat(wanted))
+            again = torch.zeros_like(out)
+            dist.all_to_all_single(again, rows, np.array([len(part) for part in wanted]),
+                                   np.array([len(part) for part in sent[rank]]))
+            same(again, out)
             outs = [torch.zeros_like(part) for part in wanted]
             dist.all_to_all(outs, sent[rank])
             same(torch.cat(outs), torch.cat(wanted))

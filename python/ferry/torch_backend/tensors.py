@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -114,10 +116,12 @@ def same_type(tensors: list[torch.Tensor], name: str) -> None:
             raise InvalidArgument(f"{name}[{i}] is {tensor.dtype}, and {name}[0] is {tensors[0].dtype}")
 
 
-def row_counts(tensor: torch.Tensor, splits: list[int], num_ranks: int, name: str) -> list[int]:
+def row_counts(tensor: torch.Tensor, splits: Sequence[int] | None, num_ranks: int, name: str) -> list[int]:
     """Returns the number of elements for each rank. Rank r gets splits[r] rows of the first dimension, or without
-    splits an equal part. Raises InvalidArgument for splits that do not fit."""
+    splits an equal part. `splits` may be an array of integers, as Megatron-Core passes it. Raises InvalidArgument for
+    splits that do not fit."""
     rows = tensor.shape[0] if tensor.dim() else 1
+    splits = [] if splits is None else [operator.index(split) for split in splits]
     if not splits:
         if rows % num_ranks:
             raise InvalidArgument(f"{name} has {rows} rows, which {num_ranks} ranks do not divide")
