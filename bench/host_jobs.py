@@ -41,11 +41,19 @@ class Jobs:
         rank = rank_command("gloo", shape, self.options.iterations, seed=1)
         return self.job("Gloo all_to_all", self.launch(sys.executable, *rank), **TUNED)
 
-    def open_mpi(self, algorithm):
-        """mpirun works on the first host, as it would on a cluster. `btl tcp` between hosts."""
+    def by_mpirun(self, name, *program, **more):
+        """mpirun works on the first host, as it would on a cluster. `btl tcp` between hosts. `more`: its settings."""
         settings = {"plm_rsh_agent": self.bench.environment["FERRY_SSH"], "pml": "ob1", "btl": "self,vader,tcp",
-                    "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", "mpi_yield_when_idle": "1"}
+                    "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", **more}
         words = ["mpirun", "--host", self.hosts, "--bind-to", "none", "--wdir", os.getcwd(),
-                 *(word for name, value in settings.items() for word in ("--mca", name, value)),
-                 str(self.options.build / "bench/mpi_bench"), "--algorithm", algorithm, *self.shape]
-        return self.job(f"Open MPI {algorithm}", self.bench.command(self.bench.names[0], *words), **OPEN_MPI_AS_ROOT)
+                 *(word for name, value in settings.items() for word in ("--mca", name, value)), *program]
+        return self.job(name, self.bench.command(self.bench.names[0], *words), **OPEN_MPI_AS_ROOT)
+
+    def open_mpi(self, algorithm):
+        return self.by_mpirun(f"Open MPI {algorithm}", str(self.options.build / "bench/mpi_bench"), "--algorithm",
+                              algorithm, *self.shape, mpi_yield_when_idle="1")
+
+    def collectives(self):
+        """Those of ferry and of Open MPI in the same processes. It prints a table."""
+        return self.by_mpirun("collectives", str(self.options.build / "bench/mpi_collectives"), "--factor", "4",
+                              "--rounds", str(self.options.rounds))

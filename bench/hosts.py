@@ -5,12 +5,14 @@
     limited  4 hosts: routing that is limited to 2 of them
     racks    2 racks of 2 hosts, joined by links of 1 Gbit/s, with mates for racks and without them
     peers    links without a limit: ferry beside Gloo and Open MPI over TCP
+    collectives  2 hosts of one rank, links without a limit and of 1 Gbit/s: each collective beside Open MPI's
 
 Needs root, a build with FERRY_BUILD_BENCH, and the Python that has ferry and torch: .venv/bin/python bench/hosts.py
 (scripts/bench.sh makes all of it). Exit code 77: this machine cannot play hosts."""
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,10 +88,22 @@ def run_part(name, options):
     return results
 
 
+def run_collectives(options):
+    """True if both tables were printed."""
+    done = []
+    for rate, links in (("", "TCP without limit"), (RATE, f"links of {RATE} each way")):
+        with Hosts(2, rate=rate) as bench:
+            print(f"\n## Collectives, 2 hosts x 1 rank, {links}\n", flush=True)
+            job = Jobs(options, bench, 1).collectives()
+            done.append(subprocess.run(job.command, env=job.environment, check=False).returncode == 0)
+    return all(done)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Measure ferry between hosts that this machine plays")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
-    parser.add_argument("--parts", default=",".join(PARTS), help="default: %(default)s")
+    parser.add_argument("--parts", default=",".join([*PARTS, "collectives"]),
+                        help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=128, help="of each rank (%(default)s)")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
@@ -98,7 +112,8 @@ def main():
     options = parser.parse_args()
     options.build = options.build.resolve()
     try:
-        results = {part: run_part(part, options) for part in options.parts.split(",")}
+        results = {part: run_collectives(options) if part == "collectives" else run_part(part, options)
+                   for part in options.parts.split(",")}
     except Unavailable as reason:
         skip(reason)
     if options.json:
