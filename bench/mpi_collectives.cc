@@ -6,6 +6,7 @@
 //   mpirun -n 2 --bind-to core build/release/bench/mpi_collectives [--rounds 11]
 //       [--smallest 4] [--largest 16777216] [--factor 16] [--only all_reduce]
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <mpi.h>
 
 #include <CLI/CLI.hpp>
@@ -32,6 +33,7 @@ struct Options {
   // Bytes. Each size is `factor` times the one before.
   std::int64_t smallest = 4, largest = std::int64_t{16} << 20, factor = 16;
   std::string only;  // calls whose name begins so
+  bool json = false;
 };
 
 // One call by each side, on float32 elements. `in_place`: the same by ferry with data in memory of
@@ -77,8 +79,8 @@ class Table {
         collectives_(group, {.shared_bytes = 4 * options.largest + (std::int64_t{1} << 20)}) {}
 
   void print() {
-    line("ranks | call | bytes | ferry, us | MPI, us | ferry / MPI | in place / ferry");
-    line("--- | --- | --- | --- | --- | --- | ---");
+    line("| ranks | call | bytes | ferry, us | MPI, us | ferry / MPI | in place / ferry |");
+    line("| --- | --- | --- | --- | --- | --- | --- |");
     measure({"barrier", [this] { require_ok(collectives_.barrier()); },
              [] { MPI_Barrier(MPI_COMM_WORLD); }},
             0);
@@ -86,6 +88,8 @@ class Table {
          bytes *= options_.factor) {
       for (const Call& call : calls(bytes)) measure(call, bytes);
     }
+    if (group_.rank() == 0 && options_.json)
+      fmt::print("{{\"times\": [{}]}}\n", fmt::join(times_, ", "));
   }
 
  private:
@@ -94,7 +98,7 @@ class Table {
   std::vector<Call> calls(std::int64_t bytes);
   void measure(const Call& call, std::int64_t bytes);
   void line(const std::string& text) const {
-    if (group_.rank() == 0) fmt::print("| {} |\n", text);
+    if (group_.rank() == 0 && !options_.json) fmt::print("{}\n", text);
   }
   float* allocate(std::int64_t elements) {
     memory_.push_back(collectives_.allocate(elements * static_cast<std::int64_t>(sizeof(float))));
@@ -109,6 +113,7 @@ class Table {
   Floats whole_, out_;
   std::vector<std::int64_t> counts_;
   std::vector<std::shared_ptr<void>> memory_;
+  std::vector<std::string> times_;  // [call, bytes, {program: us}] of each call, in JSON
 };
 
 // `bytes`: of the larger memory of each call.
@@ -169,9 +174,11 @@ void Table::measure(const Call& call, std::int64_t bytes) {
   std::vector<double> ratios(ferry.size());
   std::ranges::transform(ferry, mpi, ratios.begin(), std::divides());
   line(
-      fmt::format("{} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {}", group_.size(), call.name, bytes,
-                  median(ferry), median(mpi), median(ratios),
+      fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {} |", group_.size(), call.name,
+                  bytes, median(ferry), median(mpi), median(ratios),
                   in_place.empty() ? "" : fmt::format("{:.2f}", median(in_place) / median(ferry))));
+  times_.push_back(fmt::format("[\"{}\", {}, {{\"ferry\": {:.3f}, \"Open MPI\": {:.3f}}}]",
+                               call.name, bytes, median(ferry), median(mpi)));
 }
 
 void run(const Options& options) {
@@ -198,6 +205,7 @@ int main(int argc, char** argv) {
   app.add_option("--largest", options.largest, "bytes")->check(CLI::Range(4, 1 << 30));
   app.add_option("--factor", options.factor, "of one size to the next")->check(CLI::Range(2, 1024));
   app.add_option("--only", options.only, "calls whose name begins so");
+  app.add_flag("--json", options.json, "one line of JSON in place of the table");
   CLI11_PARSE(app, argc, argv);
   MPI_Init(&argc, &argv);
   int exit_code = 0;

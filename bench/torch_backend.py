@@ -41,6 +41,7 @@ def read_options():
     parser.add_argument("--only", default="", help="calls whose name begins so")
     parser.add_argument("--mpi", action="store_true", help="Open MPI too, by mpi4py")
     parser.add_argument("--largest", type=int, default=BYTES[-1], help="bytes (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each number of ranks")
     return parser.parse_args()
 
 
@@ -198,7 +199,12 @@ def main():
     for num_ranks in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
             rows = ferry.spawn(num_ranks, measure, f"file://{folder}/store", options)[0]
-        print_table(num_ranks, rows, by_mpi(num_ranks, options) if options.mpi else {})
+        if options.json:
+            names = {"ferry": "ferry", "gloo": "Gloo"}
+            print(json.dumps({"times": [[name, text, {names[way]: times[way] for way in names}]
+                                        for name, text, times in rows]}))
+        else:
+            print_table(num_ranks, rows, by_mpi(num_ranks, options) if options.mpi else {})
 
 
 def print_table(num_ranks, rows, mpi):

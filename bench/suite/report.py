@@ -2,6 +2,7 @@
 rounds."""
 
 import statistics
+from collections import defaultdict
 
 from ferry.bench.measure import disturbed_text, speeds_text
 from ferry.bench.results import by_case, limits_of, median, median_ratio, ratios, times_of
@@ -72,6 +73,15 @@ combine and pair, and the rows that are sent. Expert outputs are bf16 in the win
 are then encoded and decoded while they are read, which takes time and saves no bytes inside a host.
 
 """
+
+COLLECTIVES_TEXT = """
+## Collectives against {rival}
+
+{ranks} ranks, processes, float32; {how}. A time is that of the slowest rank.
+
+"""
+HOW = {"Gloo": "through torch.distributed ([torch_backend](torch_backend.md)), with its Python in both times",
+       "Open MPI": "in C++; a rank writes the data that it sends before each call, and the time has both"}
 
 
 def cases_of(results, section):
@@ -225,6 +235,28 @@ def feature_table(cases):
     return markdown(lines)
 
 
+def size_text(size):
+    return bytes_text(size) if isinstance(size, int) and size else str(size or "")
+
+
+def collectives_text(cases):
+    """A table for each program that ferry's collectives are compared with."""
+    text = ""
+    for (ranks,), rivals in cases.items():
+        for rival, rounds in rivals.items():
+            times = {program: defaultdict(dict) for program in ("ferry", rival)}
+            for number, result in rounds.items():
+                for call, size, by_program in result["times"]:
+                    for program, us in by_program.items():
+                        times[program][call, size][number] = us
+            lines = [["call", "size", "ferry", rival, f"ferry / {rival}"]]
+            lines += [[call, size_text(size), time_text(median(took)), time_text(median(times[rival][call, size])),
+                       fixed(median_ratio(took, times[rival][call, size]))]
+                      for (call, size), took in times["ferry"].items()]
+            text += COLLECTIVES_TEXT.format(rival=rival, ranks=ranks, how=HOW[rival]) + markdown(lines)
+    return text
+
+
 def flags_ns_of(runs):
     return [flag for run in runs for flag in run["result"].get("flags_ns", [])]
 
@@ -248,7 +280,7 @@ def moved_text(results):
 
 def document(results):
     rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
-    options = next(run["result"]["options"] for run in results["runs"] if "options" in run["result"])
+    options = next((run["result"]["options"] for run in results["runs"] if "options" in run["result"]), {})
     text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, places=moved_text(results),
                                disturbed=disturbed_text(results["runs"]), speeds=speeds_text(results["runs"]))
     library, cases = library_name(results), shapes(results)
@@ -261,7 +293,7 @@ def document(results):
                                   ("features", FEATURES_TEXT, feature_table)):
         cases = cases_of(results, section)
         text += words.format(**options) + table(cases) if cases else ""
-    return text
+    return text + collectives_text(cases_of(results, "collectives"))
 
 
 def readme_block(results):

@@ -26,6 +26,7 @@ FEATURES = {**{f"wire {wire}": ["--wire", wire] for wire in ("int8", "fp8", "fp8
             "one shared expert on one rank": ["--shared-experts", "1", "--shared-ranks", "1"]}
 FEATURE_SHAPES = [(16, 7168, 8, 256), (4096, 7168, 2, 256)]
 SKEW_CASES = [(2, 128), (8, 128), (2, 1024), (8, 1024)]  # ranks, tokens per rank
+COLLECTIVES_RANKS, LARGEST_COLLECTIVE = 2, 16 << 20
 TOP_K = 8
 
 
@@ -66,6 +67,17 @@ def feature_jobs(build, shapes):
             yield Job("features", list(shape), program, ferry(build, shape, *options))
 
 
+def collective_jobs(build):
+    """Each program has the other one that ferry is compared with in the same processes."""
+    case, options = [COLLECTIVES_RANKS], ["--largest", str(LARGEST_COLLECTIVE), "--rounds", "3", "--json"]
+    torch_backend = [sys.executable, "bench/torch_backend.py", "--ranks", str(COLLECTIVES_RANKS), "--seconds", "0.02"]
+    yield Job("collectives", case, "Gloo", [*torch_backend, *options])
+    if mpirun() and (build / "bench/mpi_collectives").exists():
+        yield Job("collectives", case, "Open MPI",
+                  [*mpi_launch(COLLECTIVES_RANKS, pin=True), str(build / "bench/mpi_collectives"), *options],
+                  OPEN_MPI_AS_ROOT if os.geteuid() == 0 else {})
+
+
 def replace_block(path, block):
     """Between the markers of a document that has them."""
     begin, end = "<!-- bench:begin -->\n", "<!-- bench:end -->"
@@ -100,7 +112,8 @@ def collect(options):
         print("bench: Open MPI was not found, its columns are left out (libopenmpi-dev)", file=sys.stderr)
     sections = {"shapes": shape_jobs(build, SHAPES if quick else SHAPES + LARGE_SHAPES),
                 "overhead": overhead_jobs(build), "skew": skew_jobs(build, SKEW_CASES[:2] if quick else SKEW_CASES),
-                "features": feature_jobs(build, FEATURE_SHAPES[:1] if quick else FEATURE_SHAPES)}
+                "features": feature_jobs(build, FEATURE_SHAPES[:1] if quick else FEATURE_SHAPES),
+                "collectives": collective_jobs(build)}
     jobs = [job for name in options.sections.split(",") for job in sections[name]]
     made = when_and_where()  # with the load before its own
     doctor = subprocess.run([str(build / "tools/ferry"), "doctor", "--json"], capture_output=True, text=True)
@@ -116,7 +129,8 @@ def add_arguments(parser):
     parser.add_argument("--rounds", type=int, help="of all runs (default: 5, quick: 2)")
     parser.add_argument("--quick", action="store_true",
                         help="small cases only; reports go to the build folder, not to docs")
-    parser.add_argument("--sections", default="shapes,overhead,skew,features", help="which to measure")
+    parser.add_argument("--sections", default="shapes,overhead,skew,features,collectives",
+                        help="which to measure")
     add_idle_wait(parser)
 
 

@@ -51,6 +51,20 @@ def test_shapes_come_in_the_order_of_their_goals_and_only_a_program_that_ran_now
     assert lines[0].endswith("| failed | failed |") and lines[1].endswith("| failed | - |")
 
 
+def test_collectives_have_a_table_for_each_program_that_they_are_compared_with():
+    def timed(rival, *times):
+        both = dict(zip(("ferry", rival), times))
+        return {"times": [["barrier", "", {"ferry": 1, rival: 4}], ["all_reduce", 4096, both]]}
+
+    found = results(("collectives", [2], "Gloo", 0, timed("Gloo", 10, 100)),
+                    ("collectives", [2], "Gloo", 1, timed("Gloo", 30, 150)),
+                    ("collectives", [2], "Open MPI", 0, {"error": "exit code 1"}))
+    page = report.document(found)
+    assert "## Collectives against Gloo" in page and "Open MPI" not in page
+    assert "| all_reduce | 4 KiB | 20.0 µs | 125 µs | 0.15 |" in page
+    assert "| barrier |  | 1.00 µs | 4.00 µs | 0.25 |" in page
+
+
 def test_sections_have_a_table_each():
     found = results(("overhead", [2], "threads", 0, ferry(10, 1)), ("overhead", [4], "threads", 0, ferry(30, 1)),
                     ("skew", [2, 128], "uniform", 0, ferry(10, 1)), ("skew", [2, 128], "real", 0, ferry(25, 1)),
