@@ -10,6 +10,7 @@
 //   allocations      [ranks]     what a rank hands out to its caller (allocations.h)
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,6 +36,7 @@ class CollectivesLayout {
     counts_bytes_ = ranks * sizeof(std::int64_t);
     control_bytes_ = control.align(alignof(CallFlag));
     half_bytes_ = window_bytes / 2 / kLine * kLine;
+    slot_bytes_ = half_bytes_ / std::max<std::size_t>(1, ranks - 1) / kLine * kLine;
     mailbox_bytes_ = mailbox_bytes;
     Accumulator segment;
     segment.take(checked_mul(control_bytes_, ranks), kPage);
@@ -58,6 +60,8 @@ class CollectivesLayout {
     return sent_counts(rank, number) + counts_bytes_;
   }
   std::size_t half_bytes() const noexcept { return half_bytes_; }
+  // A half has a slot for each other rank.
+  std::size_t slot_bytes() const noexcept { return slot_bytes_; }
   std::size_t window(int rank) const noexcept { return windows_ + rank * window_stride(); }
   std::size_t window_bytes() const noexcept { return 2 * half_bytes_; }
   std::size_t half(int rank, std::uint64_t parity) const noexcept {
@@ -73,7 +77,8 @@ class CollectivesLayout {
   std::size_t window_stride() const { return (2 * half_bytes_ + kPage - 1) / kPage * kPage; }
   std::size_t mailbox_stride() const { return (mailbox_bytes_ + kPage - 1) / kPage * kPage; }
 
-  std::size_t record_, counts_, counts_bytes_, control_bytes_, half_bytes_, mailbox_bytes_;
+  std::size_t record_, counts_, counts_bytes_, control_bytes_, mailbox_bytes_;
+  std::size_t half_bytes_, slot_bytes_;
   std::size_t windows_, mailboxes_, shared_bytes_, shared_, segment_bytes_;
 };
 

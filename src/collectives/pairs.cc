@@ -8,15 +8,10 @@ namespace ferry::internal {
 
 namespace {
 
-std::size_t slot_bytes(const Calls& calls) noexcept {
-  const std::size_t slots = static_cast<std::size_t>(std::max(1, calls.size() - 1));
-  return calls.layout().half_bytes() / slots / CollectivesLayout::kLine * CollectivesLayout::kLine;
-}
-
 // The offset of the slot of `receiver` in a half of the window of `sender`.
 std::size_t slot_offset(const Calls& calls, int sender, int receiver) noexcept {
-  const int index = (receiver - sender - 1 + calls.size()) % calls.size();
-  return static_cast<std::size_t>(index) * slot_bytes(calls);
+  const int index = receiver - sender - 1 + (receiver < sender ? calls.size() : 0);
+  return static_cast<std::size_t>(index) * calls.layout().slot_bytes();
 }
 
 // The data that `sender` has written for this rank.
@@ -29,7 +24,7 @@ const std::byte* slot(const Calls& calls, int sender, std::int64_t round) noexce
 void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sent,
                 std::int64_t round) {
   for (int peer = 0; peer < calls.size(); ++peer) {
-    const Chunk chunk(sent.of(peer), slot_bytes(calls), round);
+    const Chunk chunk(sent.of(peer), calls.layout().slot_bytes(), round);
     if (peer != calls.rank() && chunk.size > 0 && calls.has(peer))
       calls.put(round, slot_offset(calls, calls.rank(), peer), in + chunk.begin, chunk.size, peer);
     in += sent.of(peer);
@@ -52,7 +47,8 @@ std::size_t CountedBytes::before(int rank) const noexcept {
 }
 
 std::int64_t num_rounds(std::size_t bytes, std::size_t most) noexcept {
-  return static_cast<std::int64_t>(std::max<std::size_t>(1, (bytes + most - 1) / most));
+  if (bytes <= most) return 1;  // a division takes as long as a small copy
+  return static_cast<std::int64_t>((bytes + most - 1) / most);
 }
 
 Status move_pairs(Calls& calls, const PairData& data) {
@@ -62,7 +58,7 @@ Status move_pairs(Calls& calls, const PairData& data) {
   const auto take = [&](std::int64_t round) {
     std::byte* out = data.out;
     for (int peer = 0; peer < calls.size(); ++peer) {
-      const Chunk chunk(data.received.of(peer), slot_bytes(calls), round);
+      const Chunk chunk(data.received.of(peer), calls.layout().slot_bytes(), round);
       if (peer != rank && chunk.size > 0 && calls.has(peer))
         copy(out + chunk.begin, slot(calls, peer, round), chunk.size, stores);
       if (peer == rank && round == 0)
@@ -71,7 +67,7 @@ Status move_pairs(Calls& calls, const PairData& data) {
     }
   };
   return calls.run(
-      num_rounds(most, slot_bytes(calls)),
+      num_rounds(most, calls.layout().slot_bytes()),
       [&](std::int64_t round) { fill_slots(calls, data.in, data.sent, round); }, take);
 }
 
@@ -81,7 +77,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
   const std::vector<int>& members = calls.members();
   const std::span<const void*> rows = calls.rows();
   const auto take = [&](std::int64_t round) {
-    const Chunk chunk(data.blocks.of(rank), slot_bytes(calls), round);
+    const Chunk chunk(data.blocks.of(rank), calls.layout().slot_bytes(), round);
     for (std::size_t i = 0; i < members.size(); ++i) {
       const std::byte* in = members[i] == rank ? data.in : calls.shown(members[i]);
       rows[i] = in ? in + before + chunk.begin : slot(calls, members[i], round);
@@ -95,7 +91,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
   };
   calls.show(data.in, data.blocks.before(calls.size()), /*readers=*/1);
   return calls.run(
-      num_rounds(data.blocks.most(/*but=*/-1), slot_bytes(calls)),
+      num_rounds(data.blocks.most(/*but=*/-1), calls.layout().slot_bytes()),
       [&](std::int64_t round) { fill_slots(calls, data.in, data.blocks, round); }, take);
 }
 

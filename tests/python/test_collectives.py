@@ -326,7 +326,7 @@ def test_ferry_top_shows_the_latest_collective_of_each_rank():
 
 
 @AT_PLACES
-def test_arrays_of_the_collectives_are_read_in_place(topology):
+def test_arrays_of_the_collectives_hold_data_of_calls(topology):
     def body(group):
         c = ferry.Collectives(group, window_bytes=8192, shared_bytes=1 << 20)
         rows = c.empty(4 * 5000, torch.float32)
