@@ -159,6 +159,7 @@ typedef struct ferry_group_options {
   // exchanges lives, and must not call ferry. NULL: waits end at the deadline.
   int (*interrupted)(void* context);
   void* interrupted_context;  // handed through; may be NULL
+  int64_t newcomer;           // not 0: takes the place of a lost rank, as ferry_group_admit() says
 } ferry_group_options;
 
 // The configuration of an exchange. All fields but `workers` must be equal on all ranks; they are

@@ -106,6 +106,15 @@ FERRY_EXPORT ferry_code ferry_group_survive(ferry_group* group, int64_t deadline
 // FERRY_INVALID_ARGUMENT: the group is usable; or the rank is this one, a thread of this process,
 // of another host, or not in the view. FERRY_SYSTEM: the kernel refuses.
 FERRY_EXPORT ferry_code ferry_group_fence(ferry_group* group, int32_t rank);
+// Collective among the ranks of the view, between two operations, while the group is usable: lets
+// processes take the places of `ranks`, which the view lacks; NULL and 0: of all that it lacks.
+// They join with `newcomer` in their options, and wait there until this call. Begins the next view,
+// which has them; where it ends with an error, this view goes on on all ranks, and the call may be
+// repeated. FERRY_PEER_REJECTED: no process came for a rank in time (`deadline_ns` 0: the deadline
+// of the group), or it died. FERRY_PEER_LOST: a member died, and the view is over. Exchanges made
+// before are refused while the view has a rank that came later. Only for processes of one host.
+FERRY_EXPORT ferry_code ferry_group_admit(ferry_group* group, const int32_t* ranks,
+                                          int32_t num_ranks, int64_t deadline_ns);
 
 // Collective. Waits until every rank has called it.
 FERRY_EXPORT ferry_code ferry_group_barrier(ferry_group* group);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ struct GroupOptions {
   // FERRY_TOPOLOGY, else the hosts that are found. Ranks of different hosts in it use the network
   // even if they could share memory.
   std::string topology = {};
+  // This process takes the place of a rank that a running group of processes of one host has lost.
+  // The call that joins waits, at the address of that group, until its members call
+  // Group::admit(). It needs the same version, build, user and FERRY_SECRET as they have.
+  bool newcomer = false;
 };
 
 // How a group was found: the launcher in the environment, and the reason.
@@ -123,6 +128,18 @@ class FERRY_EXPORT Group {
   // kInvalidArgument: the group is usable; or the rank is this one, a thread of this process, of
   // another host, or not in the view. kSystem: the kernel refuses. Ok for a process that has ended.
   [[nodiscard]] Status fence(int rank) noexcept;
+
+  // Collective among the ranks of the view, between two operations, while the group is usable: lets
+  // processes take the places of `ranks`, which the view lacks; empty: of all that it lacks. They
+  // join with GroupOptions::newcomer. Waits until a process has come for each of them, and begins
+  // the next view, which has them. All or nothing: where it ends with an error, this view goes on
+  // on all ranks, and the call may be repeated. kPeerRejected: no process came for a rank in time
+  // (0: the deadline of the group), or it died. kPeerLost: a member died, and the view is over.
+  // Operations in flight end. Exchanges made before are refused (kMismatch) while the view has a
+  // rank that came later: make them again. Only for processes of one host, whose group was not
+  // made by an all-gather.
+  [[nodiscard]] Status admit(std::span<const int> ranks = {},
+                             std::chrono::nanoseconds deadline = {}) noexcept;
 
   // Leaves the group. Local, returns at once. Ranks that later wait for this one get kPeerLost at
   // once. Received rows and handles stay valid. The last copy's destructor does the same. No other

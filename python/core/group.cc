@@ -34,6 +34,7 @@ struct Given {
   const std::string& name;
   double deadline;
   const std::string& topology;
+  bool newcomer = false;
 };
 
 GroupOptions options(const Given& given, const Stop& stop) {
@@ -41,7 +42,8 @@ GroupOptions options(const Given& given, const Stop& stop) {
       .deadline = to_deadline(given.deadline),
       .interrupted = [stop] { return stop->load(std::memory_order_relaxed) || signal_raised(); },
       .name = given.name,
-      .topology = given.topology};
+      .topology = given.topology,
+      .newcomer = given.newcomer};
 }
 
 PyGroup hold(Group group, const Stop& stop) {
@@ -55,14 +57,15 @@ PyGroup create_group(const Given& given, const Create& create) {
   return hold(without_gil([&] { return create(options(given, stop)); }), stop);
 }
 
-PyGroup from_environment(const std::string& name, double deadline, const std::string& topology) {
-  return create_group({name, deadline, topology},
+PyGroup from_environment(const std::string& name, double deadline, const std::string& topology,
+                         bool newcomer) {
+  return create_group({name, deadline, topology, newcomer},
                       [](const GroupOptions& o) { return Group::from_environment(o); });
 }
 
 PyGroup connect(const std::string& address, int rank, int size, const std::string& name,
-                double deadline, const std::string& topology) {
-  return create_group({name, deadline, topology}, [&](const GroupOptions& o) {
+                double deadline, const std::string& topology, bool newcomer) {
+  return create_group({name, deadline, topology, newcomer}, [&](const GroupOptions& o) {
     return Group::connect(address, rank, size, o);
   });
 }
@@ -162,6 +165,13 @@ nb::tuple survive(const PyGroup& self, nb::handle deadline) {
   return view_of(self);
 }
 
+nb::tuple admit(const PyGroup& self, const std::vector<int>& ranks, nb::handle deadline) {
+  Group group = self.get();  // a copy: destroy() may run while this rank waits
+  const std::chrono::nanoseconds limit = read_deadline(deadline);
+  check(without_gil([&] { return group.admit(ranks, limit); }));
+  return view_of(self);
+}
+
 }  // namespace
 
 Group& PyGroup::get() const {
@@ -184,9 +194,10 @@ void destroy(const PyGroup& self) {
 }
 
 void bind_functions(nb::module_& module) {
-  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
+  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"),
+             arg("newcomer") = false);
   module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
-             arg("deadline"), arg("topology"));
+             arg("deadline"), arg("topology"), arg("newcomer") = false);
   module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),
              arg("name"), arg("deadline"), arg("topology"));
   module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"), arg("topology"));
@@ -205,7 +216,7 @@ void bind_functions(nb::module_& module) {
       "worst). rank: one that may have no experts or no tokens; None: a rank that has both.");
 }
 
-void bind_calls(nb::class_<PyGroup>& type) {
+void bind_views(nb::class_<PyGroup>& type) {
   type.def("survive", &survive, arg("deadline") = nb::none(),
            nb::sig(
                "def survive(self, deadline: float | None = None) -> tuple[int, tuple[int, ...]]"),
@@ -214,6 +225,16 @@ void bind_calls(nb::class_<PyGroup>& type) {
            "in flight have ended. No other call of this rank may be in progress. ferry.Timeout "
            "names a rank that is alive and did not come (deadline in seconds, None: that of the "
            "group). Only on one node.")
+      .def("admit", &admit, arg("ranks") = nb::tuple(), arg("deadline") = nb::none(),
+           nb::sig("def admit(self, ranks: collections.abc.Sequence[int] = (), deadline: float | "
+                   "None = None) -> tuple[int, tuple[int, ...]]"),
+           "Collective among the ranks of the view, between two operations: lets processes take "
+           "the places of `ranks`, which the view lacks (of all that it lacks if empty). They call "
+           "ferry.init(address=, slot=, size=). Begins the next view, which has them, and returns "
+           "it. If it raises, this view goes on on all ranks: ferry.PeerRejected if no process "
+           "came for a rank in time (deadline in seconds, None: that of the group) or it died; "
+           "ferry.PeerLost if a member died. Exchanges made before are refused while the view has "
+           "a rank that came later. Only for processes of one host.")
       .def(
           "fence",
           [](const PyGroup& self, int rank) {
@@ -225,7 +246,13 @@ void bind_calls(nb::class_<PyGroup>& type) {
           "as one that is stuck or stopped. Local; returns when the process has ended. Raises "
           "ferry.InvalidArgument if the group is usable, or for this rank, a thread of this "
           "process, a rank of another host, and one that the view lacks.")
-      .def(
+      .def_prop_ro("view", &view_of, nb::sig("def view(self, /) -> tuple[int, tuple[int, ...]]"),
+                   "(number, ranks): the ranks that the group consists of, and how often they have "
+                   "changed, from 1.");
+}
+
+void bind_calls(nb::class_<PyGroup>& type) {
+  type.def(
           "barrier",
           [](const PyGroup& self) {
             Group group = self.get();  // a copy: destroy() may run while the barrier waits
@@ -296,10 +323,9 @@ void bind_group(nb::module_& module) {
           "Levels of the ranks, \"host:2,rank:4\": as given, else by the hosts of the ranks.")
       .def_prop_ro(
           "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
-          "False after a rank died, left, or missed a deadline: survive() goes on, or a new group.")
-      .def_prop_ro("view", &view_of, nb::sig("def view(self, /) -> tuple[int, tuple[int, ...]]"),
-                   "(number, ranks): the ranks that the group consists of, and how often they have "
-                   "changed, from 1.");
+          "False after a rank died, left, or missed a deadline: survive() goes on, or a new "
+          "group.");
+  bind_views(type);
   bind_calls(type);
   bind_functions(module);
 }

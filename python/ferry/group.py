@@ -27,7 +27,7 @@ Returned = TypeVar("Returned")
 
 def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[bytes], list[bytes]] | None = None,
          rank: int | None = None, size: int | None = None, address: str | None = None, name: str = "",
-         deadline: float = 100.0, topology: str = "") -> _core.Group:
+         deadline: float = 100.0, topology: str = "", slot: int | None = None) -> _core.Group:
     """Makes the group of the ranks of a job, and returns the Group of this rank.
 
     Without an argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx or
@@ -40,6 +40,10 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     address, with rank and size: the same address on all ranks; any text on one host, and "tcp://host:port" on several
         (docs/hosts.md).
 
+    slot, with address and size and in place of rank: this process takes the place of rank `slot`, which a running
+        group of processes of one host has lost. The call waits until the members of that group call admit(), and
+        returns the Group in the view that begins (docs/placement.md).
+
     process_group, comm and all_gather are used in this call only, for bytes of fixed lengths. FERRY_SECRET protects the
     group from a process that can read or change these bytes (docs/hosts.md, Security). name distinguishes groups that
     the same ranks make at the same time. deadline is the number of seconds that a call may wait in all. topology has
@@ -48,6 +52,10 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
     if len(ways) > 1:
         raise errors.InvalidArgument("init takes one of process_group, comm, all_gather and address")
+    if slot is not None:
+        if address is None or size is None or rank is not None:
+            raise errors.InvalidArgument(f"slot is {slot}: it needs an address and a size, and takes the place of rank")
+        return _core.connect(address, slot, size, name, deadline, topology, newcomer=True)
     if process_group is not None:
         return _from_process_group(process_group, name, deadline, topology)
     if comm is not None:

@@ -25,19 +25,23 @@ class Collectives;
 struct Roster {
   Endpoint endpoint;
   Hello self;
-  // The ranks of the group that take part, in ascending order. The first one coordinates. A place
-  // is an index of this vector.
+  // The ranks of the group that take part. The first one coordinates, and the others follow in
+  // ascending order. A place is an index of this vector. A rank that only knows its own place is
+  // {kUnknown, its number}.
   std::vector<int> ranks;
   LocalLaunch launch = {};  // which of these ranks were started on this host
   // Set if these ranks are those of one host: the collectives of all hosts. A failure of `outer`
   // ends the waits of these ranks.
   Collectives* outer = nullptr;
+  std::string welcome = {};  // the coordinator sends it to the others when all have come
 
+  static constexpr int kUnknown = -1;
   int coordinator() const { return ranks.front(); }
   std::size_t size() const { return ranks.size(); }
   // The place of `rank`, or -1 if it takes no part.
   int place(int rank) const {
-    const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+    if (rank == coordinator()) return 0;
+    const auto at = std::lower_bound(ranks.begin() + 1, ranks.end(), rank);
     return at != ranks.end() && *at == rank ? static_cast<int>(at - ranks.begin()) : -1;
   }
 };
@@ -62,6 +66,11 @@ class Collectives {
   void look();
   // Sends `error` to the other ranks at once, and throws it. This rank makes no more calls.
   [[noreturn]] void give_up(const Error& error);
+  // What the coordinator sent when all had come (Roster::welcome).
+  const std::string& welcome() const noexcept { return welcome_; }
+
+ protected:
+  std::string welcome_;
 
  private:
   virtual std::vector<std::string> gather(std::uint32_t call, std::string_view mine,

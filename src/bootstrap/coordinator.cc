@@ -12,7 +12,8 @@ Coordinator::Coordinator(const Roster& roster, Deadline deadline)
   FERRY_CHECK(members_.size(), ==, ranks_.size());
   for (std::size_t place = 0; place < members_.size(); ++place)
     FERRY_CHECK(members_[place].connection != nullptr, ==, place > 0);
-  reply(FrameKind::kWelcome, 0, "", {}, deadline);
+  welcome_ = roster.welcome;
+  reply(FrameKind::kWelcome, 0, welcome_, {}, deadline);
   gather_next(1);
 }
 

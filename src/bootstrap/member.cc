@@ -39,9 +39,9 @@ Member::Member(const Roster& roster, Deadline deadline)
     if (deadline.passed()) {
       throw ended(deadline, rank_,
                   {Code::kTimeout,
-                   fmt::format("rank {} of {} did not come to {} before the deadline of rank {} "
+                   fmt::format("{} of {} did not come to {} before the deadline of rank {} "
                                "({}); it must run {}",
-                               coordinator_, roster.self.size, roster.endpoint.name, rank_,
+                               coordinator_name(), roster.self.size, roster.endpoint.name, rank_,
                                seen_.empty() ? unreached_ : seen_, roster.endpoint.advice),
                    coordinator_});
     }
@@ -82,9 +82,12 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   if (frame && frame->kind == FrameKind::kAccepted) {
     hung_up_.reset();
     frame = await_welcome(roster, deadline);
-    if (!frame) hung_up_ = deadline.earlier(kReplacementWait);
+    if (!frame && coordinator_ != Roster::kUnknown) hung_up_ = deadline.earlier(kReplacementWait);
   }
-  if (frame && frame->kind == FrameKind::kWelcome) return true;
+  if (frame && frame->kind == FrameKind::kWelcome) {
+    welcome_ = std::move(frame->payload);
+    return true;
+  }
   if (!frame && connection_->tampered()) fail(coordinator_lost());
   seen_ = frame && frame->kind == FrameKind::kElsewhere
               ? fmt::format("another group of this job met there: {}", frame->payload)
@@ -180,6 +183,11 @@ Error Member::coordinator_lost() const {
   return lost(*connection_, coordinator_, who_, rank_, "the group");
 }
 
+std::string Member::coordinator_name() const {
+  return coordinator_ == Roster::kUnknown ? "a member that admits others"
+                                          : fmt::format("rank {}", coordinator_);
+}
+
 std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::string& awaited) {
   std::optional<Frame> frame = next_frame(deadline);
   if (!frame && !connection_->closed()) {
@@ -192,8 +200,8 @@ std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::stri
   if (!frame) {
     throw ended(deadline, rank_,
                 {Code::kTimeout,
-                 fmt::format("rank {} ({}) did not come to {} before the deadline of rank {}",
-                             coordinator_, who_, awaited, rank_),
+                 fmt::format("{} ({}) did not come to {} before the deadline of rank {}",
+                             coordinator_name(), who_, awaited, rank_),
                  coordinator_});
   }
   if (frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);

@@ -30,6 +30,7 @@ class Member final : public Collectives {
   bool try_to_join(const Roster& roster, Deadline deadline);
   void throw_if_lost(const Roster& roster);
   Error coordinator_lost() const;
+  std::string coordinator_name() const;
   std::optional<Frame> await_welcome(const Roster& roster, Deadline deadline);
   // Returns true if the kernel, or a proof of the secret, shows that the other end may be the
   // coordinator.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +40,14 @@ class Host {
     collectives_->all_gather("", deadline);
   }
 
-  Collectives& collectives() noexcept { return *collectives_; }
+  // The texts by ascending rank, though the coordinator may be any rank.
+  std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) {
+    std::vector<std::string> texts = collectives_->all_gather(mine, deadline);
+    const auto before = std::ranges::count_if(
+        roster_.ranks, [&](int rank) { return rank < roster_.coordinator(); });
+    std::rotate(texts.begin(), texts.begin() + 1, texts.begin() + 1 + before);
+    return texts;
+  }
 
   // Collective: the coordinator makes a segment for each node, and every rank maps the one of its
   // node. Returns null if there is none; at least one rank then has the reason in `problem`.
@@ -48,6 +56,25 @@ class Host {
     try {
       const bool coordinates = roster_.self.rank == roster_.coordinator();
       return coordinates ? offer(bytes, deadline) : take(bytes, deadline);
+    } catch (const Error& error) {
+      problem = error.what();
+      return nullptr;
+    }
+  }
+
+  // Collective: the coordinator sends its segment to the others. `mine`: null on a rank without it.
+  std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
+                                   Deadline deadline, std::string& problem) {
+    try {
+      if (roster_.self.rank != roster_.coordinator()) {
+        std::shared_ptr<Segment> taken = take(bytes, deadline);
+        return mine ? mine : taken;
+      }
+      Handouts handouts;
+      for (std::size_t place = 0; place < roster_.size(); ++place)
+        handouts.push_back(duplicate(mine->fd()));
+      collectives_->hand_out(handouts, deadline);
+      return mine;
     } catch (const Error& error) {
       problem = error.what();
       return nullptr;
@@ -115,12 +142,16 @@ class ProcessRendezvous final : public Rendezvous {
  public:
   // `across`: the collectives of all hosts, or null if all ranks are on this host. `ranks`: empty
   // for all.
-  ProcessRendezvous(int rank, const std::vector<int>& nodes, std::unique_ptr<Collectives> across,
-                    std::unique_ptr<Host> host, const std::vector<int>& ranks = {})
-      : Rendezvous(rank, nodes, ranks), across_(std::move(across)), host_(std::move(host)) {}
+  ProcessRendezvous(int rank, const std::vector<int>& nodes, Home home,
+                    std::unique_ptr<Collectives> across, std::unique_ptr<Host> host,
+                    const std::vector<int>& ranks = {})
+      : Rendezvous(rank, nodes, ranks),
+        home_(std::move(home)),
+        across_(std::move(across)),
+        host_(std::move(host)) {}
 
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {
-    return (across_ ? *across_ : host_->collectives()).all_gather(mine, deadline);
+    return across_ ? across_->all_gather(mine, deadline) : host_->all_gather(mine, deadline);
   }
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
@@ -142,10 +173,48 @@ class ProcessRendezvous final : public Rendezvous {
                                     Deadline deadline) override {
     Roster roster{{}, own_hello(name, rank(), nodes()), members};
     auto host = meet_on_host(name, std::move(roster), nodes(), deadline);
-    return std::make_unique<ProcessRendezvous>(rank(), nodes(), nullptr, std::move(host), members);
+    return std::make_unique<ProcessRendezvous>(rank(), nodes(), home_, nullptr, std::move(host),
+                                               members);
+  }
+
+  bool admits() const noexcept override { return true; }
+
+  std::unique_ptr<Collectives> await_newcomers(const Admission& admission,
+                                               Deadline deadline) override {
+    return internal::await_newcomers(home_, admission, nodes(), deadline);
+  }
+
+  std::unique_ptr<Rendezvous> among(const Admission& admission, Collectives* invited,
+                                    Deadline deadline) override {
+    return meet_for(admission, rank(), nodes(), home_, invited, deadline);
+  }
+
+  std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
+                                   Deadline deadline) override {
+    all_gather("", deadline);
+    std::string problem;
+    std::shared_ptr<Segment> segment = host_->pass_on(std::move(mine), bytes, deadline, problem);
+    check_shared(all_gather(share_reply(bytes, problem), deadline), ranks());
+    FERRY_CHECK(segment.get(), !=, nullptr);
+    return segment;
+  }
+
+  static std::unique_ptr<Rendezvous> meet_for(const Admission& admission, int rank,
+                                              const std::vector<int>& nodes, const Home& home,
+                                              Collectives* invited, Deadline deadline) {
+    Roster roster{.endpoint = {},
+                  .self = own_hello(admission.name, rank, nodes),
+                  .ranks = admission.ranks(),
+                  .outer = invited};
+    const auto coordinator = std::ranges::find(roster.ranks, admission.coordinator());
+    std::rotate(roster.ranks.begin(), coordinator, coordinator + 1);
+    auto host = meet_on_host(admission.name, std::move(roster), nodes, deadline);
+    return std::make_unique<ProcessRendezvous>(rank, nodes, home, nullptr, std::move(host),
+                                               admission.ranks());
   }
 
  private:
+  Home home_;
   std::unique_ptr<Collectives> across_;
   std::unique_ptr<Host> host_;
 };
@@ -164,7 +233,19 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   check_rank(rank, static_cast<int>(nodes.size()));
   Roster roster{{}, own_hello(address, rank, nodes), all_ranks(nodes), launch};
   auto host = meet_on_host(address, std::move(roster), nodes, deadline);
-  return std::make_unique<ProcessRendezvous>(rank, nodes, nullptr, std::move(host));
+  return std::make_unique<ProcessRendezvous>(
+      rank, nodes, unix_home(address, static_cast<int>(nodes.size())), nullptr, std::move(host));
+}
+
+std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const Home& home, int rank,
+                                                                      const std::vector<int>& split,
+                                                                      Deadline deadline) {
+  const int size = static_cast<int>(split.size());
+  check_rank(rank, size);
+  const std::unique_ptr<Collectives> invited = await_admission(home, rank, split, deadline);
+  const Admission admission = admission_in(invited->welcome(), rank, size);
+  return {ProcessRendezvous::meet_for(admission, rank, split, home, invited.get(), deadline),
+          admission};
 }
 
 // After the ranks of all hosts have met, each sends its place to the others.
@@ -190,7 +271,8 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
                      error.culprit() < 0 ? rank : error.culprit()});
   }
   across->all_gather("", deadline);  // all ranks have met on their hosts
-  return std::make_unique<ProcessRendezvous>(rank, here.nodes, std::move(across), std::move(host));
+  return std::make_unique<ProcessRendezvous>(rank, here.nodes, tcp_home(roster.endpoint),
+                                             std::move(across), std::move(host));
 }
 
 }  // namespace ferry::internal

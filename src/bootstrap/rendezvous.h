@@ -8,9 +8,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "bootstrap/admission.h"
 #include "bootstrap/endpoint.h"
 #include "bootstrap/local_ranks.h"
 #include "memory/segment.h"
@@ -54,6 +56,20 @@ class Rendezvous {
   virtual std::unique_ptr<Rendezvous> among(const std::vector<int>& members,
                                             const std::string& name, Deadline deadline) = 0;
 
+  // Whether processes can take the places of lost ranks. Threads cannot.
+  virtual bool admits() const noexcept = 0;
+  // On the coordinator of an admission: at the address where the ranks met first (admission.h).
+  virtual std::unique_ptr<Collectives> await_newcomers(const Admission& admission,
+                                                       Deadline deadline) = 0;
+  // Collective among the ranks of an admission: they meet anew, with its coordinator in the middle.
+  // `invited` is the result of await_newcomers() on the coordinator, null on the other members.
+  virtual std::unique_ptr<Rendezvous> among(const Admission& admission, Collectives* invited,
+                                            Deadline deadline) = 0;
+  // Collective there: the coordinator passes on a segment that it has. The members have it, too;
+  // for the newcomers `mine` is null. Returns it, mapped.
+  virtual std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
+                                           Deadline deadline) = 0;
+
   // The process id of `peer` in the pid namespace of this process. 0 if it is unknown.
   virtual int pid(int peer) const noexcept = 0;
 
@@ -96,5 +112,11 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch = {});
+
+// Makes the rendezvous of a newcomer, which is rank `rank` of split.size(). Waits until members of
+// a running group admit it, and meets all of them. Returns what they admit, too.
+std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const Home& home, int rank,
+                                                                      const std::vector<int>& split,
+                                                                      Deadline deadline);
 
 }  // namespace ferry::internal

@@ -131,7 +131,18 @@ class ThreadRendezvous final : public Rendezvous {
     return made;
   }
 
+  bool admits() const noexcept override { return false; }
+  std::unique_ptr<Collectives> await_newcomers(const Admission&, Deadline) override { refuse(); }
+  std::unique_ptr<Rendezvous> among(const Admission&, Collectives*, Deadline) override { refuse(); }
+  std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment>, std::size_t, Deadline) override {
+    refuse();
+  }
+
  private:
+  [[noreturn]] static void refuse() {
+    throw Error(Code::kInvalidArgument, "threads cannot take the places of lost ranks");
+  }
+
   std::shared_ptr<Board> board_of(const std::vector<int>& members, const std::string& name) {
     const std::lock_guard lock(board_->mutex);
     std::erase_if(board_->others, [](const auto& other) { return other.second.expired(); });

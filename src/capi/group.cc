@@ -152,6 +152,14 @@ ferry_code ferry_group_fence(ferry_group* group, int32_t rank) {
   return guarded([&] { return required(group, "group").group.fence(rank); });
 }
 
+ferry_code ferry_group_admit(ferry_group* group, const int32_t* ranks, int32_t num_ranks,
+                             int64_t deadline_ns) {
+  return guarded([&] {
+    return required(group, "group")
+        .group.admit(array_of(ranks, num_ranks, "ranks"), std::chrono::nanoseconds(deadline_ns));
+  });
+}
+
 ferry_code ferry_group_barrier(ferry_group* group) {
   return guarded([&] { return required(group, "group").group.barrier(); });
 }

@@ -45,11 +45,11 @@ Collectives::Collectives(const Group& group, const CollectivesOptions& options)
     : Collectives(
           CollectivesState::with_caches(group, options, internal::last_level_cache_bytes())) {}
 
-Collectives internal::CollectivesState::with_caches(const Group& group,
-                                                    const CollectivesOptions& options,
-                                                    std::uint64_t cache_bytes) {
+ferry::Collectives internal::CollectivesState::with_caches(const Group& group,
+                                                           const CollectivesOptions& options,
+                                                           std::uint64_t cache_bytes) {
   const internal::Making counted(group.state());
-  Collectives made;
+  ferry::Collectives made;
   made.state_ = std::make_shared<CollectivesState>(group.state(), options, cache_bytes);
   return made;
 }

@@ -26,8 +26,8 @@ class CollectivesState {
   CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options,
                    std::uint64_t cache_bytes);
   // A Collectives on a node with other caches, for tests.
-  static Collectives with_caches(const Group& group, const CollectivesOptions& options,
-                                 std::uint64_t cache_bytes);
+  static ferry::Collectives with_caches(const Group& group, const CollectivesOptions& options,
+                                        std::uint64_t cache_bytes);
   ~CollectivesState();
   CollectivesState(const CollectivesState&) = delete;
   CollectivesState& operator=(const CollectivesState&) = delete;

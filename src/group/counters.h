@@ -81,6 +81,10 @@ class RankCounters {
   explicit RankCounters(std::byte* row) noexcept
       : row_(reinterpret_cast<std::atomic<std::uint64_t>*>(row)) {}
   static std::size_t row_bytes(int num_ranks) noexcept;
+  void clear(int num_ranks) noexcept {
+    for (int at = 0; at < kNumCounters + num_ranks; ++at)
+      row_[at].store(0, std::memory_order_relaxed);
+  }
 
   void set(Counter counter, std::uint64_t value) noexcept {
     row_[static_cast<int>(counter)].store(value, std::memory_order_relaxed);

@@ -53,10 +53,25 @@ void check_arguments(int rank, int size, const GroupOptions& options) {
   }
 }
 
+// If a member is lost meanwhile, the others may go on and admit this process later.
+std::shared_ptr<GroupState> come_back_at(const internal::JoinAddress& at,
+                                         const GroupOptions& options, const GroupOrigin& origin,
+                                         const internal::Deadline& by) {
+  while (true) {
+    try {
+      auto [rendezvous, admission] = internal::come_back_to_address(at, options, by);
+      return internal::NextView::newcomer(std::move(rendezvous), admission, options, origin, by);
+    } catch (const Error& error) {
+      if (error.code() != Code::kPeerLost || by.passed()) throw;
+    }
+  }
+}
+
 std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const GroupOptions& options,
                                     GroupOrigin origin) {
   check_arguments(at.rank, at.size, options);
   const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
+  if (options.newcomer) return come_back_at(at, options, origin, by);
   return std::make_shared<GroupState>(internal::join_at_address(at, options, by), options,
                                       std::move(origin), by);
 }
@@ -144,6 +159,10 @@ Status Group::survive(std::chrono::nanoseconds deadline) noexcept {
 
 Status Group::fence(int rank) noexcept {
   return state_ ? internal::fence(*state_, rank) : kNotAMember;
+}
+
+Status Group::admit(std::span<const int> ranks, std::chrono::nanoseconds deadline) noexcept {
+  return state_ ? state_->admit(ranks, deadline) : kNotAMember;
 }
 
 bool Group::usable() const noexcept { return state_ && state_->usable(); }

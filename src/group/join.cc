@@ -122,6 +122,23 @@ TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string
   return endpoint;
 }
 
+// The endpoint of ranks that meet at "tcp://host:port".
+TcpEndpoint endpoint_of(const JoinAddress& at, const GroupOptions& options) {
+  TcpEndpoint endpoint{.address = parse_tcp(at.address),
+                       .secret = environment_or_empty("FERRY_SECRET"),
+                       .group = named(at.job, options),
+                       .interfaces = environment_or_empty("FERRY_SOCKET_IFNAME"),
+                       .listener = nullptr};
+  if (endpoint.secret.empty()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("a group at {} needs FERRY_SECRET, the same text of {} or more "
+                            "characters for all ranks and for nobody else (`ferry launch` makes "
+                            "one; so does `openssl rand -hex 16`)",
+                            at.address, Secret::kLeastBytes));
+  }
+  return endpoint;
+}
+
 }  // namespace
 
 std::vector<int> split_nodes(const GroupOptions& options, int size) {
@@ -156,19 +173,15 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
   if (!is_tcp(at.address)) {
     return process_rendezvous(named(at.address, options), at.rank, split, deadline, at.launch);
   }
-  TcpEndpoint endpoint{.address = parse_tcp(at.address),
-                       .secret = environment_or_empty("FERRY_SECRET"),
-                       .group = named(at.job, options),
-                       .interfaces = environment_or_empty("FERRY_SOCKET_IFNAME"),
-                       .listener = nullptr};
-  if (endpoint.secret.empty()) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("a group at {} needs FERRY_SECRET, the same text of {} or more "
-                            "characters for all ranks and for nobody else (`ferry launch` makes "
-                            "one; so does `openssl rand -hex 16`)",
-                            at.address, Secret::kLeastBytes));
-  }
-  return tcp_rendezvous(endpoint, at.rank, split, deadline, at.launch);
+  return tcp_rendezvous(endpoint_of(at, options), at.rank, split, deadline, at.launch);
+}
+
+std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const JoinAddress& at,
+                                                                       const GroupOptions& options,
+                                                                       const Deadline& deadline) {
+  const Home home = is_tcp(at.address) ? tcp_home(tcp_endpoint(endpoint_of(at, options)))
+                                       : unix_home(named(at.address, options), at.size);
+  return newcomer_rendezvous(home, at.rank, split_nodes(options, at.size), deadline);
 }
 
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/rendezvous.h"
@@ -31,6 +32,11 @@ struct JoinAddress {
 };
 std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
                                             const Deadline& deadline);
+
+// The same for a process that takes the place of a lost rank.
+std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const JoinAddress& at,
+                                                                       const GroupOptions& options,
+                                                                       const Deadline& deadline);
 
 // Processes with an all-gather of their own. By it they gather on which host each of them is, and,
 // if there are several hosts, rank 0's addresses. The secret is FERRY_SECRET; if no rank has one,

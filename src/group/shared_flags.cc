@@ -17,46 +17,82 @@ namespace {
 constexpr std::int64_t kSleepNs = 2'000'000;
 constexpr std::size_t kPage = 4096;
 
+std::size_t flag_bytes(int size) noexcept {
+  constexpr std::size_t kOfRank = sizeof(GroupSlot) + sizeof(std::atomic<std::uint64_t>) +
+                                  2 * sizeof(std::atomic<std::uint32_t>);
+  return sizeof(CountersHead) + size * kOfRank;
+}
+// Where the rows of counters begin.
+std::size_t rows_offset(int size) noexcept { return round_up(flag_bytes(size), kPage); }
+
 }  // namespace
 
-SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks,
-                         std::uint64_t group, const Deadline& by)
-    : size_(rendezvous.size()) {
-  const int size = size_;
-  const std::size_t of_rank =
-      sizeof(GroupSlot) + sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_);
-  const std::size_t flag_bytes = sizeof(CountersHead) + size * of_rank;
-  const std::size_t row_bytes = RankCounters::row_bytes(size);
-  const std::size_t rows = round_up(flag_bytes, kPage);
-  const std::size_t mine = rows + rendezvous.rank() * row_bytes;
-  segment_ = rendezvous.share_segment(rows + size * row_bytes, by);
+// Without memory behind it.
+SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size)
+    : segment_(std::move(segment)), size_(size) {
+  const std::size_t rows = rows_offset(size);
+  FERRY_CHECK(segment_->bytes(), ==, bytes(size));
+  FERRY_CHECK(rows % kPage, ==, 0u);
   slots_ = reinterpret_cast<GroupSlot*>(segment_->data() + sizeof(CountersHead));
   abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size);
   doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size);
   sleeping_ = doorbell_ + size;
+  rows_ = segment_->data() + rows;
+  counters_ = RankCounters(rows_ + rank * RankCounters::row_bytes(size));
+}
+
+std::size_t SharedFlags::bytes(int size) noexcept {
+  return rows_offset(size) + size * RankCounters::row_bytes(size);
+}
+
+std::uint64_t SharedFlags::group() const noexcept {
+  return reinterpret_cast<const CountersHead*>(segment_->data())->group;
+}
+
+SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks,
+                         std::uint64_t group, const Deadline& by)
+    : SharedFlags(rendezvous.share_segment(bytes(rendezvous.size()), by), rendezvous.rank(),
+                  rendezvous.size()) {
+  const std::size_t row_bytes = RankCounters::row_bytes(size_), rows = rows_offset(size_);
+  const std::size_t mine = rows + rendezvous.rank() * row_bytes;
   std::string problem;
   const bool first = rendezvous.rank() == node_ranks[0];
-  if ((first && !segment_->commit(0, flag_bytes)) || !segment_->commit(mine, row_bytes))
+  if ((first && !segment_->commit(0, flag_bytes(size_))) || !segment_->commit(mine, row_bytes))
     problem = fmt::format("no memory for the {} control bytes of a group of {}",
-                          flag_bytes + row_bytes, size);
+                          flag_bytes(size_) + row_bytes, size_);
   try {
     if (first) metrics_.emplace();
   } catch (const Error& error) {
     problem = error.what();
   }
   check_no_problem(rendezvous.all_gather(problem, by));  // all ranks have their memory
-  FERRY_CHECK(mine % kPage, ==, 0u);
-  segment_->map_in(0, flag_bytes);
-  rows_ = segment_->data() + rows;
-  counters_ = RankCounters(segment_->data() + mine);
+  segment_->map_in(0, flag_bytes(size_));
   counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
   if (!first) return;
   auto& head = *reinterpret_cast<CountersHead*>(segment_->data());
   head.group = group;
-  head.num_ranks = static_cast<std::uint64_t>(size);
+  head.num_ranks = static_cast<std::uint64_t>(size_);
   head.rows_offset = rows;
   head.row_bytes = row_bytes;
   head.magic.store(CountersHead::kMagic, std::memory_order_release);
+  metrics_->show({segment_, node_ranks});
+}
+
+// Relaxed: no other rank reads these words before the newcomer has said that it is ready.
+SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
+                         const std::vector<int>& node_ranks)
+    : SharedFlags(std::move(segment), rank, size) {
+  view_ = view;
+  segment_->map_in(0, flag_bytes(size_));
+  GroupSlot& mine = slots_[rank];
+  mine.barrier.store(0, std::memory_order_relaxed);
+  mine.unmet.store(0, std::memory_order_relaxed);
+  abort_[rank].store(0, std::memory_order_relaxed);
+  sleeping_[rank].store(0, std::memory_order_relaxed);
+  counters_.clear(size_);
+  counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
+  if (rank != node_ranks[0]) return;
+  metrics_.emplace();
   metrics_->show({segment_, node_ranks});
 }
 
@@ -91,6 +127,20 @@ std::uint64_t SharedFlags::decide_seat(int rank, std::uint64_t view, std::uint64
     if (word.compare_exchange_weak(seen, seat, std::memory_order_seq_cst)) return seat;
   }
   return seen;
+}
+
+// Release: what this rank made ready for the next view. Acquire: what the others did. It is enough,
+// as every rank of the admission has said that it is ready before one decides that the view begins.
+std::uint64_t SharedFlags::decide_admission(int coordinator, std::uint64_t number,
+                                            std::uint64_t why) noexcept {
+  std::atomic<std::uint64_t>& word = slots_[coordinator].admission;
+  std::uint64_t seen = word.load(std::memory_order_acquire);
+  while (seen >> AbortWord::kViewShift < number) {
+    if (word.compare_exchange_weak(seen, number << AbortWord::kViewShift | why,
+                                   std::memory_order_acq_rel, std::memory_order_acquire))
+      return why;
+  }
+  return seen & AbortWord::kMask;
 }
 
 bool SharedFlags::shares_processor(int rank, int peer) noexcept {

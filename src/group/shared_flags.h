@@ -31,6 +31,9 @@ struct alignas(128) GroupSlot {
   std::atomic<std::uint64_t> barriers[2];  // [view % 2] its barriers before that view
   // AbortWord with the number of the last view in which this rank could not meet the others.
   std::atomic<std::uint64_t> unmet;
+  // The last admission of which this rank was the coordinator: its number in the upper bits, and
+  // below AbortWord::kNone if the next view began, or why it did not.
+  std::atomic<std::uint64_t> admission;
   alignas(128) char report[kReportBytes];
   std::byte pieces[2][kBytes];
 
@@ -88,6 +91,15 @@ class SharedFlags {
   // `group`: the same number on all nodes.
   SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks, std::uint64_t group,
               const Deadline& by);
+  // For a newcomer, which takes the place of a lost rank in a group that is in `view`: the flags in
+  // the memory of the group. Its own are those of a rank that has called nothing.
+  SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
+              const std::vector<int>& node_ranks);
+  // The bytes of the memory.
+  static std::size_t bytes(int size) noexcept;
+  const std::shared_ptr<Segment>& segment() const noexcept { return segment_; }
+  // The number that only this group has.
+  std::uint64_t group() const noexcept;
 
   // This rank's.
   RankCounters& counters() noexcept { return counters_; }
@@ -136,6 +148,14 @@ class SharedFlags {
 
   // Decides the seat of a rank in a view, unless it is decided. Returns the seat.
   std::uint64_t decide_seat(int rank, std::uint64_t view, std::uint64_t seat) noexcept;
+  // The number of the last admission of this coordinator that is decided.
+  std::uint64_t last_admission(int coordinator) const noexcept {
+    // Relaxed: it publishes no other memory.
+    return slots_[coordinator].admission.load(std::memory_order_relaxed) >> AbortWord::kViewShift;
+  }
+  // Decides the admission of this number, unless it is decided: AbortWord::kNone if the next view
+  // begins, else why it does not. Returns what is decided.
+  std::uint64_t decide_admission(int coordinator, std::uint64_t number, std::uint64_t why) noexcept;
   // From now on abort words of this view count.
   void begin_view(std::uint64_t view) noexcept { view_ = view; }
 
@@ -150,6 +170,8 @@ class SharedFlags {
   void ring(std::span<const int> ranks) noexcept;
 
  private:
+  SharedFlags(std::shared_ptr<Segment> segment, int rank, int size);
+
   std::shared_ptr<Segment> segment_;
   int size_;
   std::uint64_t view_ = 1;

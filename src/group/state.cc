@@ -34,7 +34,7 @@ std::string allowed_cpus() {
 }  // namespace
 
 GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-                       GroupOrigin origin, const Deadline& by, const TransportFactory& make)
+                       GroupOrigin origin)
     : rendezvous_(std::move(rendezvous)),
       options_(options),
       origin_(std::move(origin)),
@@ -50,7 +50,12 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   for (std::size_t i = 0; i < here.size(); ++i) local_ranks_[here[i]] = static_cast<int>(i);
   FERRY_CHECK(topology_.num_ranks(), ==, size_);
   FERRY_CHECK(local_ranks_[rank_], >=, 0);
-  const std::uint64_t group = meet_neighbours(by);
+}
+
+GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
+                       GroupOrigin origin, const Deadline& by, const TransportFactory& make)
+    : GroupState(std::move(rendezvous), options, std::move(origin)) {
+  const std::uint64_t group = meet_neighbours(*rendezvous_, by);
   survival_.meeting().group = group;
   flags_.emplace(*rendezvous_, node_ranks_, group, by);
   if (!one_node()) join_nodes(make, by);
@@ -62,14 +67,15 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
                             : ""));
 }
 
-// Returns a number that all ranks of this group have in common, and no other group: rank 0's nonce.
+// Counts the ranks of this machine and their processors. Returns a number that all ranks of this
+// group have in common, and no other group: rank 0's nonce.
 // The others send none, so that ranks of a host send equal texts, which reach every rank once.
-std::uint64_t GroupState::meet_neighbours(const Deadline& by) {
+std::uint64_t GroupState::meet_neighbours(Rendezvous& meeting, const Deadline& by) {
   const std::string machine = boot_id() + " ";
   std::string cpus(CPU_SETSIZE, '0');
   num_neighbours_ = 0;
   const std::string nonce = rank_ == 0 ? hex(fresh_nonce()) : std::string(2 * kNonceBytes, '0');
-  const auto told = rendezvous_->all_gather(nonce + machine + allowed_cpus(), by);
+  const auto told = meeting.all_gather(nonce + machine + allowed_cpus(), by);
   for (const std::string& one : told) {
     const std::string theirs = one.substr(std::min(one.size(), 2 * kNonceBytes));
     if (!theirs.starts_with(machine)) continue;

@@ -119,10 +119,9 @@ class GroupState {
   // `by`: the deadline of the join.
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
              GroupOrigin origin, const Deadline& by, const TransportFactory& make = ucx_transport);
-  // One rank of a group that meets in some other way (tests).
+  // For tests: one rank of a group that meets in some other way, and threads over another network.
   static Group join(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
                     const GroupOrigin& origin, const Deadline& by, const TransportFactory& make);
-  // Group::threads over another network, for tests.
   static std::vector<Group> threads(int size, const GroupOptions& options,
                                     const TransportFactory& make);
   ~GroupState();
@@ -130,7 +129,7 @@ class GroupState {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const GroupOrigin& origin() const noexcept { return origin_; }
-  Rendezvous& rendezvous() const noexcept { return *rendezvous_; }  // of view 1
+  Rendezvous& rendezvous() const noexcept { return *rendezvous_; }  // of Survival::joined_in()
   std::chrono::nanoseconds default_deadline() const noexcept { return options_.deadline; }
   Deadline deadline(std::chrono::nanoseconds limit = {}) const noexcept {  // 0: the default
     return Deadline::after(limit.count() > 0 ? limit : options_.deadline, &options_.interrupted);
@@ -164,8 +163,7 @@ class GroupState {
   // The next functions are for groups of several nodes (between_nodes.cc). On one node only
   // progress() may be called. It moves messages, on a rank that makes its own progress.
   bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
-  // Sends and reads messages; nothing else does. True when something moved.
-  bool move_messages();
+  bool move_messages();  // sends and reads; nothing else does. True when something moved
   // Held while messages are read. Messages may be sent with it held.
   [[nodiscard]] std::unique_lock<std::mutex> lock() const;
   MessageChannel& messages() const noexcept { return *messages_; }
@@ -194,8 +192,8 @@ class GroupState {
   void leave() noexcept;
   // Breaks the group for all ranks: a call failed inside ferry on this one.
   Status fail(const std::string& text) noexcept { return break_group(Code::kBroken, rank_, text); }
-
-  Status survive(std::chrono::nanoseconds limit) noexcept;  // survive.cc
+  Status survive(std::chrono::nanoseconds limit) noexcept;                            // survive.cc
+  Status admit(std::span<const int> ranks, std::chrono::nanoseconds limit) noexcept;  // admit.cc
   const View& view() const noexcept { return survival_.view(); }
   Survival& survival() noexcept { return survival_; }
 
@@ -236,15 +234,17 @@ class GroupState {
   void linger() noexcept;
 
   friend class ViewChange;
+  friend class NextView;
+  GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
+             GroupOrigin origin);  // without flags
   std::string view_is_over() const;
-  // The rank whose report is used: the lowest rank that has given up; -1: none has.
-  int reporter() const noexcept;
+  int reporter() const noexcept;  // the lowest rank that gave up, whose report is used; -1: none
   bool departed(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await) noexcept;
   void sleep_until_rung(const Await& await, int peer, std::int64_t waited_ns) noexcept;
-  std::uint64_t meet_neighbours(const Deadline& by);
+  std::uint64_t meet_neighbours(Rendezvous& meeting, const Deadline& by);
   void account(const Await& await, int peer, std::int64_t ns) noexcept;
   std::vector<int> missing_ranks(const Await& await) const;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bootstrap/rendezvous.h"
@@ -58,6 +59,10 @@ class Survival {
     std::optional<Error> failure = {};
   };
   Meeting& meeting() noexcept { return meeting_; }
+  // The view whose ranks met at the rendezvous of the group: the first one, or that in which the
+  // last newcomers were admitted.
+  std::uint64_t joined_in() const noexcept { return joined_in_; }
+  void set_joined_in(std::uint64_t view) noexcept { joined_in_ = view; }
 
   // Calls of this rank that make an object of the group, or have waited for a millisecond or more
   // and still wait. While there is one, survive() in another thread is refused.
@@ -72,6 +77,7 @@ class Survival {
   View view_;
   std::vector<bool> is_member_;  // [ranks]
   Meeting meeting_;
+  std::uint64_t joined_in_ = 1;
   std::atomic<int> held_{0}, num_calls_{0};
   std::atomic<bool> surviving_{false};
   std::mutex mutex_;
@@ -82,6 +88,29 @@ class Survival {
 };
 
 class GroupState;
+
+// How a rank goes to the next view, whether ranks are lost (survive.cc) or come back (admit.cc).
+class NextView {
+ public:
+  // This rank makes ready for the view, and makes no more calls in the last one.
+  static void prepare(GroupState& group, std::uint64_t next) noexcept;
+  // The view begins: all its ranks are ready.
+  static void begin(GroupState& group, View view) noexcept;
+
+  // On members and newcomers: they begin the view of an admission together. Throws Error if it does
+  // not begin. `invited`: as in Rendezvous::among().
+  static void enter(GroupState& group, const Admission& admission, Collectives* invited,
+                    const Deadline& by);
+  // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
+  // come is lost.
+  static void look_for_loss(GroupState& group);
+  static std::uint64_t last_admission(const GroupState& group) noexcept;
+  // A newcomer, which has met the others at `meeting`.
+  static std::shared_ptr<GroupState> newcomer(std::unique_ptr<Rendezvous> meeting,
+                                              const Admission& admission,
+                                              const GroupOptions& options,
+                                              const GroupOrigin& origin, const Deadline& by);
+};
 
 // A call of this rank that makes an object of a group, which takes several meetings of one view. It
 // and survive() in another thread refuse each other.
@@ -103,6 +132,13 @@ Error absence(GroupState& group, const Error& why);
 
 // Collective: where the ranks of the view meet to make objects. Throws Error if they do not meet.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by);
+// A call of that rendezvous. An error names the cause, if a rank of the group has reported it or
+// is lost (meeting.cc).
+void meet_in_view(GroupState& group, const Deadline& by,
+                  const std::function<void(Rendezvous&, const Deadline&)>& call);
+// Returns the text of each member, by its place in the view.
+std::vector<std::string> gather_in_view(GroupState& group, const std::string& mine,
+                                        const Deadline& by);
 
 // Group::fence().
 Status fence(GroupState& group, int rank) noexcept;

@@ -192,7 +192,7 @@ Error absence(GroupState& group, const Error& why) {
 // While they meet, no connection shows that a rank which has not come is lost.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   const View& view = group.view();
-  if (view.number == 1) return group.rendezvous();
+  if (view.number == group.survival().joined_in()) return group.rendezvous();
   auto& [id, place, failure] = group.survival().meeting();
   if (failure) throw *failure;
   if (place) return *place;
@@ -222,12 +222,8 @@ void ViewChange::end() noexcept {
 }
 
 Status ViewChange::come() noexcept {
-  group_.survival_.prepare(next_);
-  SharedFlags& flags = *group_.flags_;
-  const std::uint64_t barriers = flags.num_barriers(group_.rank_);
-  // Relaxed: published by the seat.
-  flags.slot(group_.rank_).barriers[next_ % 2].store(barriers, std::memory_order_relaxed);
-  if (flags.decide_seat(group_.rank_, next_, Seat::in(next_)) == Seat::outside(next_)) {
+  NextView::prepare(group_, next_);
+  if (group_.flags_->decide_seat(group_.rank_, next_, Seat::in(next_)) == Seat::outside(next_)) {
     return {Code::kClosed,
             fmt::format("survive: view {} began without rank {}, which the other ranks took for "
                         "lost; it is outside of the group",
@@ -281,26 +277,38 @@ Status ViewChange::await(CallTime& time) noexcept {
 // rank wrote before it took its seat stays until all ranks are at the next view but one.
 void ViewChange::begin() noexcept {
   View view{.number = next_};
-  std::uint64_t barriers = 0;
   for (const int rank : view_.members) {
-    const GroupSlot& slot = group_.flags_->slot(rank);
     // Acquire: what the rank wrote before it came. Partner: decide_seat().
-    if (!Seat::was_in(slot.seat.load(std::memory_order_acquire), next_)) continue;
-    view.members.push_back(rank);
-    barriers = std::max(barriers, slot.barriers[next_ % 2].load(std::memory_order_relaxed));
+    const std::uint64_t seat = group_.flags_->slot(rank).seat.load(std::memory_order_acquire);
+    if (Seat::was_in(seat, next_)) view.members.push_back(rank);
   }
-  raise(group_.flags_->slot(group_.rank_).barrier, barriers);
-  group_.node_ranks_ = view.members;
-  group_.flags_->begin_view(next_);
-  group_.survival_.begin(std::move(view));
-  group_.ring();
-  {
-    const std::lock_guard lock(group_.verdict_.mutex);
-    group_.verdict_.status = {};
-    group_.verdict_.broken.store(false, std::memory_order_release);  // partner: verdict()
+  NextView::begin(group_, std::move(view));
+}
+
+void NextView::prepare(GroupState& group, std::uint64_t next) noexcept {
+  group.survival_.prepare(next);
+  const std::uint64_t barriers = group.flags_->num_barriers(group.rank_);
+  // Relaxed: published by the seat, or by the word that this rank is ready for newcomers.
+  group.flags_->slot(group.rank_).barriers[next % 2].store(barriers, std::memory_order_relaxed);
+}
+
+void NextView::begin(GroupState& group, View view) noexcept {
+  SharedFlags& flags = *group.flags_;
+  std::uint64_t barriers = 0;
+  for (const int rank : view.members) {
+    const GroupSlot& slot = flags.slot(rank);
+    barriers = std::max(barriers, slot.barriers[view.number % 2].load(std::memory_order_relaxed));
   }
-  group_.log(LogLevel::kInfo,
-             fmt::format("view {}: ranks {}", view_.number, fmt::join(view_.members, ", ")));
+  raise(flags.slot(group.rank_).barrier, barriers);
+  group.node_ranks_ = view.members;
+  flags.begin_view(view.number);
+  group.log(LogLevel::kInfo,
+            fmt::format("view {}: ranks {}", view.number, fmt::join(view.members, ", ")));
+  group.survival_.begin(std::move(view));
+  group.ring();
+  const std::lock_guard lock(group.verdict_.mutex);
+  group.verdict_.status = {};
+  group.verdict_.broken.store(false, std::memory_order_release);  // partner: verdict()
 }
 
 Status verdict_in(GroupState& group, std::uint64_t view, const char* object) noexcept {

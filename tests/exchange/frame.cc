@@ -121,24 +121,36 @@ GroupOptions on_test_nodes(GroupOptions options, int num_ranks) {
   return options;
 }
 
-ProcessRanks::ProcessRanks(int size, const GroupOptions& options, const Body& body) {
+ProcessRanks::ProcessRanks(int size, const GroupOptions& options, const Body& body)
+    : pids_(size, -1), pipes_(size, -1) {
   static int groups_made = 0;
-  const std::string address =
-      "test-" + std::to_string(getpid()) + "-" + std::to_string(groups_made++);
-  for (int rank = 0; rank < size; ++rank) {
-    int ends[2];
-    if (pipe(ends) != 0) throw Failure("no pipe");
-    const pid_t child = fork();
-    if (child < 0) throw Failure("no process");
-    if (child == 0) {
-      close(ends[0]);
-      for (const int other : pipes_) close(other);
-      run_child(rank, size, address, options, body, ends[1]);
+  address_ = "test-" + std::to_string(getpid()) + "-" + std::to_string(groups_made++);
+  for (int rank = 0; rank < size; ++rank) start(rank, size, options, body);
+}
+
+void ProcessRanks::start(int rank, int size, const GroupOptions& options, const Body& body) {
+  int ends[2];
+  if (pipe(ends) != 0) throw Failure("no pipe");
+  const pid_t child = fork();
+  if (child < 0) throw Failure("no process");
+  if (child == 0) {
+    close(ends[0]);
+    for (const int other : pipes_) {
+      if (other >= 0) close(other);
     }
-    close(ends[1]);
-    pids_.push_back(child);
-    pipes_.push_back(ends[0]);
+    run_child(rank, size, address_, options, body, ends[1]);
   }
+  close(ends[1]);
+  pids_[rank] = child;
+  pipes_[rank] = ends[0];
+}
+
+void ProcessRanks::come_back(int rank, GroupOptions options, const Body& body) {
+  close(pipes_[rank]);
+  pipes_[rank] = -1;
+  waitpid(pids_[rank], nullptr, 0);
+  options.newcomer = true;
+  start(rank, size(), options, body);
 }
 
 void ProcessRanks::run_child(int rank, int size, const std::string& address,

@@ -109,13 +109,19 @@ class ProcessRanks {
 
   int size() const { return static_cast<int>(pids_.size()); }
   pid_t pid(int rank) const { return pids_[rank]; }
+  const std::string& address() const { return address_; }
   void send_signal(int rank, int signal) const;
+  // Starts another process for a rank that was killed: it takes the place of the rank in its group,
+  // and runs the body then.
+  void come_back(int rank, GroupOptions options, const Body& body);
   // Waits for all ranks; those that are not through by `patience` are killed and marked as hung.
   std::vector<RankEnd> wait(std::chrono::milliseconds patience);
 
  private:
   [[noreturn]] static void run_child(int rank, int size, const std::string& address,
                                      const GroupOptions& options, const Body& body, int pipe);
+  void start(int rank, int size, const GroupOptions& options, const Body& body);
+  std::string address_;
   std::vector<pid_t> pids_;
   std::vector<int> pipes_;
 };

@@ -36,6 +36,19 @@ class ScriptedRendezvous final : public Rendezvous {
                                     Deadline deadline) override {
     return inner_->among(members, name, deadline);
   }
+  bool admits() const noexcept override { return false; }
+  std::unique_ptr<internal::Collectives> await_newcomers(const Admission& admission,
+                                                         Deadline deadline) override {
+    return inner_->await_newcomers(admission, deadline);
+  }
+  std::unique_ptr<Rendezvous> among(const Admission& admission, internal::Collectives* invited,
+                                    Deadline deadline) override {
+    return inner_->among(admission, invited, deadline);
+  }
+  std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
+                                   Deadline deadline) override {
+    return inner_->pass_on(std::move(mine), bytes, deadline);
+  }
 
   std::function<bool(int peer)> script;
 

@@ -72,7 +72,8 @@ Status Protocol::take_members(const View& view) {
   if (!lacking.empty()) {
     return {Code::kMismatch,
             fmt::format("ranks {} do not have this exchange in view {}: they destroyed it, or its "
-                        "creation ended with the view before",
+                        "creation ended with the view before, or they came later (admit): make it "
+                        "again",
                         fmt::join(lacking, ", "), view.number),
             lacking[0]};
   }

@@ -16,28 +16,6 @@ namespace ferry::internal {
 
 namespace {
 
-// Runs `meet`, a call of the rendezvous. While this rank waits there, it moves messages between
-// nodes and checks whether the group is broken. If the wait fails, the rendezvous only knows that a
-// connection ended. So an error that a rank reported before is thrown instead; or else the cause
-// that the ranks of this node see, since the rank that died may be the one that had to pass the
-// report on.
-template <typename Meet>
-auto with_causes(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
-  Status said;
-  const std::function<void()> look = [&group, &said] {
-    group.progress();
-    said = group.verdict();
-    require_ok(said);
-  };
-  try {
-    return meet(by.looking(look));
-  } catch (const Error& error) {
-    if (said.ok()) look();
-    if (error.code() != Code::kPeerLost) throw;
-    throw absence(group, error);
-  }
-}
-
 // Between nodes all ranks pass a barrier first: a rank may still have to send messages of an
 // exchange that it has destroyed, and it moves few messages while it waits in a rendezvous.
 std::vector<std::string> all_gather_replies(GroupState& group, const std::string& mine,
@@ -46,9 +24,7 @@ std::vector<std::string> all_gather_replies(GroupState& group, const std::string
     const std::chrono::nanoseconds left(by.remaining_ns());
     require_ok(group.barrier(left));
   }
-  return with_causes(group, by, [&](const Deadline& looking) {
-    return meeting_of(group, looking).all_gather(mine, looking);
-  });
+  return gather_in_view(group, mine, by);
 }
 
 // In a view that lacks ranks, those that remain own the experts, unless the configuration says
@@ -95,9 +71,11 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
 }
 
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {
-  return with_causes(group, by, [&](const Deadline& looking) {
-    return meeting_of(group, looking).share_segment(bytes, looking);
+  std::shared_ptr<Segment> segment;
+  meet_in_view(group, by, [&](Rendezvous& meeting, const Deadline& looking) {
+    segment = meeting.share_segment(bytes, looking);
   });
+  return segment;
 }
 
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,

@@ -1,0 +1,296 @@
+// How processes take the places of lost ranks (docs/protocol.md, "Ranks that come back").
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+#include "bootstrap/agree.h"
+#include "bootstrap/handshake.h"
+#include "group/state.h"
+
+namespace ferry::internal {
+
+namespace {
+
+constexpr std::size_t kNameDigits = 32;
+// The coordinator stops to wait for newcomers so long before the first deadline of a member, or a
+// tenth of the time before it, that the others get its reason by their deadlines.
+constexpr std::chrono::nanoseconds kEarly = std::chrono::milliseconds(500);
+
+// What one rank tells the others: "+" and a text, or "-" with the code, the culprit and the reason
+// of an error.
+std::string willing(const std::string& text) { return '+' + text; }
+std::string refusal(const Error& why) {
+  return fmt::format("-{} {} {}", static_cast<int>(why.code()), why.culprit(), why.what());
+}
+
+// The text that `rank` told. Throws its error.
+std::string told_by(int rank, const std::string& text) {
+  if (text.starts_with('+')) return text.substr(1);
+  int code = 0, culprit = -1, end = 0;
+  const int read = std::sscanf(text.c_str(), "-%d %d %n", &code, &culprit, &end);
+  if (read == 2 && code > 0 && code <= static_cast<int>(Code::kInterrupted))
+    throw Error(static_cast<Code>(code), text.substr(static_cast<std::size_t>(end)), culprit);
+  throw Error(Code::kMismatch, fmt::format("rank {} told \"{}\"", rank, text), rank);
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  return fmt::format("{}", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+// One call of admit() on a member of the view.
+class Admitting {
+ public:
+  Admitting(GroupState& group, std::span<const int> named, const Deadline& by)
+      : group_(group), named_(named.begin(), named.end()), by_(by) {}
+
+  // Throws Error if this view goes on.
+  void run();
+
+ private:
+  std::vector<int> newcomers() const;
+  void check() const;
+  std::chrono::nanoseconds agree();
+  std::string await_newcomers(std::chrono::nanoseconds limit);
+  void invite(std::chrono::nanoseconds limit);
+  Error of_view(const Error& why) const;
+
+  GroupState& group_;
+  const std::vector<int> named_;
+  const Deadline by_;
+  Admission admission_;
+  std::unique_ptr<Collectives> invited_;  // set on the coordinator
+};
+
+Status GroupState::admit(std::span<const int> ranks, std::chrono::nanoseconds limit) noexcept {
+  std::atomic<bool>& surviving = survival_.surviving();
+  // Sequentially consistent: partner: Making.
+  if (surviving.exchange(true, std::memory_order_seq_cst)) {
+    return {Code::kInvalidArgument,
+            fmt::format("admit: another thread of rank {} is in survive() or admit()", rank_),
+            rank_};
+  }
+  Status status;
+  try {
+    Admitting(*this, ranks, deadline(limit)).run();
+  } catch (const Error& error) {
+    status = {error.code(), fmt::format("admit: {}", error.what()), error.culprit()};
+  } catch (const std::exception& failure) {
+    status = {Code::kSystem, fmt::format("admit: {}", failure.what()), rank_};
+  }
+  surviving.store(false, std::memory_order_release);
+  return status;
+}
+
+void Admitting::run() {
+  require_ok(group_.verdict());
+  if (!group_.one_node()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("the ranks are of {} nodes, and only a group of one node can admit "
+                            "ranks; make a new group",
+                            group_.topology().num_nodes()),
+                group_.rank());
+  }
+  if (!group_.rendezvous().admits()) {
+    throw Error(Code::kInvalidArgument,
+                "the ranks are threads of one process, and only processes can take the places of "
+                "lost ranks",
+                group_.rank());
+  }
+  const std::chrono::nanoseconds limit = agree();
+  try {
+    invite(limit);
+    NextView::enter(group_, admission_, invited_.get(), by_);
+  } catch (const Error& error) {
+    throw of_view(error);
+  }
+}
+
+std::vector<int> Admitting::newcomers() const {
+  std::vector<int> ranks = named_;
+  for (int rank = 0; named_.empty() && rank < group_.size(); ++rank)
+    if (!group_.survival().has(rank)) ranks.push_back(rank);
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+// Throws an error of this rank, which the others get too.
+void Admitting::check() const {
+  const int mine = group_.rank();
+  Survival& survival = group_.survival();
+  for (const int rank : named_) {
+    check_rank(rank, group_.size());
+    if (survival.has(rank) || std::ranges::count(named_, rank) > 1) {
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("rank {} is in view {} already, or is named twice; the view has "
+                              "ranks {}",
+                              rank, survival.view().number, list_of(survival.view().members)),
+                  mine);
+    }
+  }
+  if (newcomers().empty()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("view {} has all {} ranks, so there is no place to take",
+                            survival.view().number, group_.size()),
+                mine);
+  }
+  // Sequentially consistent: partner: Making.
+  if (survival.num_calls().load(std::memory_order_seq_cst) > 0) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("another thread of rank {} waits in a call of this group, or makes an "
+                            "object of it; let its calls end first",
+                            mine),
+                mine);
+  }
+  if (survival.held() > 0) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("{} exchanges of CUDA ranks cannot go on; destroy them first", survival.held()),
+        mine);
+  }
+}
+
+// All members have come, and name the same newcomers. Returns the least of their remaining times.
+std::chrono::nanoseconds Admitting::agree() {
+  std::optional<Error> mine;
+  std::string text;
+  try {
+    check();
+    text = willing(fmt::format("{} {}", by_.remaining_ns(), list_of(newcomers())));
+  } catch (const Error& error) {
+    mine = error;
+    text = refusal(Error(Code::kPeerRejected,
+                         fmt::format("rank {} refused: {}", group_.rank(), error.what()),
+                         group_.rank()));
+  }
+  const std::vector<int>& members = group_.view().members;
+  const std::vector<std::string> texts = gather_in_view(group_, text, by_);
+  if (mine) throw *mine;
+  std::int64_t least = by_.remaining_ns();
+  std::string named;
+  for (std::size_t place = 0; place < texts.size(); ++place) {
+    const std::string told = told_by(members[place], texts[place]);
+    const std::string ranks = told.substr(std::min(told.find(' '), told.size()));
+    if (place == 0) named = ranks;
+    if (ranks != named) {
+      throw Error(Code::kMismatch,
+                  fmt::format("rank {} admits ranks{}, rank {} admits ranks{}", members[0], named,
+                              members[place], ranks),
+                  members[place]);
+    }
+    least = std::min<std::int64_t>(least, std::atoll(told.c_str()));
+  }
+  return std::chrono::nanoseconds(least);
+}
+
+// The coordinator waits for the newcomers, and the other members for it.
+void Admitting::invite(std::chrono::nanoseconds limit) {
+  const View& view = group_.view();
+  const int coordinator = view.members[0];
+  const bool coordinates = group_.rank() == coordinator;
+  const std::string mine = coordinates ? await_newcomers(limit) : "";
+  const std::vector<std::string> texts = gather_in_view(group_, mine, by_);
+  const std::vector<int> ranks = newcomers();
+  admission_ = admission_in(told_by(coordinator, texts[0]), ranks[0], group_.size());
+  if (admission_.view != view.number + 1 || admission_.members != view.members ||
+      admission_.newcomers != ranks)
+    throw Error(Code::kMismatch, fmt::format("rank {} told \"{}\"", coordinator, texts[0]),
+                coordinator);
+}
+
+std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
+  const View& view = group_.view();
+  admission_ = {.view = view.number + 1,
+                .number = NextView::last_admission(group_) + 1,
+                .members = view.members,
+                .newcomers = newcomers(),
+                .name = hex(fresh_nonce()).substr(0, kNameDigits)};
+  const std::function<void()> look = [this] { NextView::look_for_loss(group_); };
+  const Deadline early = by_.earlier(limit - std::min(limit / 10, kEarly));
+  try {
+    invited_ = group_.rendezvous().await_newcomers(admission_, early.looking(look));
+    return willing(admission_.text());
+  } catch (const Error& error) {
+    return refusal(error);
+  }
+}
+
+// An error that is not because of a member ends no view.
+Error Admitting::of_view(const Error& why) const {
+  const bool of_member = why.culprit() >= 0 && group_.survival().has(why.culprit());
+  if (of_member || Status(why.code(), "").group_usable()) return why;
+  return {Code::kPeerRejected, fmt::format("view {} goes on: {}", group_.view().number, why.what()),
+          why.culprit()};
+}
+
+void NextView::look_for_loss(GroupState& group) {
+  require_ok(group.verdict());
+  require_ok(group.death_here());
+}
+
+// All ranks of an admission meet anew and make ready for the next view. Then one word in the memory
+// of the group decides for all of them whether it begins.
+void NextView::enter(GroupState& group, const Admission& admission, Collectives* invited,
+                     const Deadline& by) {
+  const bool is_member = std::ranges::binary_search(admission.members, group.rank_);
+  SharedFlags& flags = *group.flags_;
+  const std::function<void()> look = [&group] { look_for_loss(group); };
+  const Deadline looking = is_member ? by.looking(look) : by;
+  std::unique_ptr<Rendezvous> meeting;
+  std::optional<Error> failure;
+  try {
+    if (is_member) {
+      meeting = group.rendezvous_->among(admission, invited, looking);
+      meeting->pass_on(flags.segment(), SharedFlags::bytes(group.size_), looking);
+    }
+    Rendezvous& all = is_member ? *meeting : *group.rendezvous_;
+    group.meet_neighbours(all, looking);
+    NextView::prepare(group, admission.view);
+    all.all_gather("", looking);
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& other) {
+    failure = Error(Code::kSystem, other.what(), group.rank_);
+  }
+  std::uint64_t why =
+      failure ? AbortWord::make(failure->code(), failure->culprit()) : AbortWord::kNone;
+  why = flags.decide_admission(admission.coordinator(), admission.number, why);
+  if (why != AbortWord::kNone) {
+    if (failure) throw *failure;
+    throw Error(AbortWord::code(why), "another rank could not go on to the next view",
+                AbortWord::culprit(why));
+  }
+  flags.decide_seat(group.rank_, admission.view, Seat::in(admission.view));
+  if (is_member) group.rendezvous_ = std::move(meeting);
+  group.survival_.set_joined_in(admission.view);
+  NextView::begin(group, {.number = admission.view, .members = admission.ranks()});
+}
+
+std::uint64_t NextView::last_admission(const GroupState& group) noexcept {
+  return group.flags_->last_admission(group.rank_);
+}
+
+// What it makes before enter() no other rank reads.
+std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeting,
+                                               const Admission& admission,
+                                               const GroupOptions& options,
+                                               const GroupOrigin& origin, const Deadline& by) {
+  std::shared_ptr<GroupState> group(new GroupState(std::move(meeting), options, origin));
+  const int rank = group->rank_, size = group->size_;
+  std::shared_ptr<Segment> segment =
+      group->rendezvous_->pass_on(nullptr, SharedFlags::bytes(size), by);
+  group->flags_.emplace(std::move(segment), rank, size, admission.view - 1, admission.ranks());
+  group->survival_.meeting().group = group->flags_->group();
+  enter(*group, admission, nullptr, by);
+  group->log(LogLevel::kInfo, fmt::format("took the place of rank {} in a group of {} by {} ({})",
+                                          rank, size, origin.launcher, origin.reason));
+  return group;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,254 @@
+// Processes take the places of ranks that were killed, and what comes out of the operations of the
+// whole group equals the oracle again.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ferry/collectives.h"
+#include "victim.h"
+#include "view_rounds.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 4, kAll = (1 << kRanks) - 1;
+const GroupOptions kOptions{.deadline = std::chrono::seconds(20)};
+
+bool on_one_node() { return !test_nodes(kRanks).several(); }
+
+// Until no rank of the view is lost and all places are taken. A rank may be lost at any moment.
+void go_on_with_all(Group& group) {
+  while (set_of(group.view()) != kAll || !group.usable()) {
+    if (!group.usable()) require_ok(group.survive(), "survive");
+    const Status status = group.admit();
+    if (status.code() == Code::kPeerLost || status.code() == Code::kBroken)
+      require_ok(group.survive(), "survive");
+    else if (status.code() != Code::kPeerRejected)
+      require_ok(status, "admit");
+  }
+}
+
+// Plays in the view until a rank is lost; true: until `stop`.
+bool play_until(Group& group, const Scenario& scenario, const std::atomic<int>& stop) {
+  try {
+    Seat seat(group, scenario);
+    while (true) {
+      std::vector<int> stops(kRanks);
+      const int mine = stop.load(std::memory_order_relaxed);
+      if (!group.all_gather(&mine, sizeof mine, stops.data()).ok()) break;
+      if (std::ranges::count(stops, 1) > 0) return true;
+      if (!play_view(group, seat).ok()) break;
+    }
+    require_ok(group.survive(), "survive");
+    for (int i = 0; i < 2; ++i)
+      if (!play_view(group, seat).ok()) break;
+  } catch (const Error& error) {  // the exchange could not be made
+    require(error.code() == Code::kPeerLost || error.code() == Code::kBroken, error.what());
+    require_ok(group.survive(), "survive");
+  }
+  return false;
+}
+
+// What the processes of a test share.
+struct Shared {
+  std::atomic<int> stop{0};
+  std::atomic<int> is_member[kRanks] = {};  // the process of the rank has been in a view of all
+  int num_members() const {
+    return static_cast<int>(std::ranges::count(
+        is_member, 1, [](auto& one) { return one.load(std::memory_order_relaxed); }));
+  }
+  void await_members(int patience_ms) const {
+    for (int i = 0; i < patience_ms && num_members() < kRanks; ++i) usleep(1000);
+  }
+};
+
+// Ranks are killed at any moment, also while they come back or others do; but one member lives.
+void kill_and_come_back(int kills, std::uint64_t seed) {
+  const Scenario scenario = scenario_of_sets(kRanks, fault_config(), seed);
+  void* const memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Shared& shared = *new (memory) Shared;
+  const auto body = [&](Group group) {
+    do {
+      go_on_with_all(group);
+      shared.is_member[group.rank()].store(1, std::memory_order_relaxed);
+    } while (!play_until(group, scenario, shared.stop));
+  };
+  ProcessRanks ranks(kRanks, kOptions, body);
+  shared.await_members(10000);
+  Random random(seed, 7);
+  for (int kill = 0; kill < kills; ++kill) {
+    if (random.below(4) > 0) shared.await_members(10000);
+    usleep(static_cast<useconds_t>(random.below(20000)));
+    const int victim = static_cast<int>(random.below(kRanks));
+    if (shared.num_members() - shared.is_member[victim].load(std::memory_order_relaxed) == 0)
+      continue;
+    ranks.send_signal(victim, SIGKILL);
+    siginfo_t ended;
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(ranks.pid(victim)), &ended, WEXITED | WNOWAIT), 0);
+    shared.is_member[victim].store(0, std::memory_order_relaxed);
+    if (random.below(4) == 0) usleep(static_cast<useconds_t>(random.below(20000)));
+    ranks.come_back(victim, kOptions, body);
+  }
+  shared.await_members(10000);
+  EXPECT_EQ(shared.num_members(), kRanks);
+  shared.stop.store(1, std::memory_order_relaxed);
+  expect_all_well(ranks.wait(std::chrono::seconds(30)), "seed " + std::to_string(seed));
+  munmap(memory, sizeof(Shared));
+}
+
+// Runs `body` in a process of its own, which is not one of the ranks. Returns its process id.
+pid_t apart(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  std::string failure;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    failure = error.what();
+    std::fprintf(stderr, "apart: %s\n", failure.c_str());
+  }
+  _exit(failure.empty() ? 0 : 1);
+}
+
+void expect_well(pid_t child) {
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// One process of WhatIsRefused; its phases are those of the board.
+class Refusing {
+ public:
+  Refusing(const Scenario& scenario, Board& board) : scenario_(scenario), board_(board) {}
+
+  void member(Group group) const {
+    Seat seat(group, scenario_);
+    require_ok(play_view(group, seat), "all");
+    require_status(group.admit(), Code::kInvalidArgument, {"view 1 has all 4 ranks"}, "full");
+    require_ok(group.barrier(), "barrier");
+    if (group.rank() == 2) strike_self(board_, SIGKILL);
+    require_status(play_until_error(group, seat), Code::kPeerLost, {"rank 2"}, "killed");
+    require_status(group.admit(), Code::kBroken, {"rank 2"}, "before survive()");
+    survive(group, 2, kAll & ~4);
+    refuse_arguments(group);
+    refuse_newcomers(group);
+    phase(group, 3);
+    require_ok(group.admit(kOne), "admit");
+    Received received;
+    require_status(seat.exchange().dispatch(seat.dispatch_call(kAll).args(), received),
+                   Code::kMismatch, {"ranks 2 do not have this exchange in view 3", "came later"},
+                   "an exchange of view 1");
+    all_again(group);
+  }
+
+  void all_again(Group group) const {
+    require(group.view().number == 3 && set_of(group.view()) == kAll && group.usable(), "view 3");
+    Seat seat(group, scenario_);
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "all again");
+    Collectives collectives(group);
+    require_ok(collectives.barrier(), "collectives");
+    std::vector<int> ranks(kRanks);
+    const int mine = group.rank() + 10;
+    require_ok(group.all_gather(&mine, sizeof mine, ranks.data()), "all_gather");
+    require(ranks == std::vector<int>{10, 11, 12, 13}, "all_gather");
+  }
+
+  void await(int number) const {
+    for (int i = 0; i < 20000 && board_.ready.load(std::memory_order_relaxed) < number; ++i)
+      usleep(1000);
+  }
+
+ private:
+  static constexpr int kOne[] = {2};
+
+  void phase(Group& group, int number) const {
+    require_ok(group.barrier(), "phase");
+    if (group.rank() == 0) board_.ready.store(number, std::memory_order_relaxed);
+  }
+
+  static void refuse_arguments(Group& group) {
+    const int present[] = {1}, none[] = {4};
+    require_status(group.admit(present), Code::kInvalidArgument, {"rank 1 is in view 2"}, "here");
+    require_status(group.admit(none), Code::kInvalidArgument, {"rank 4"}, "no such rank");
+    const Status status = group.admit(group.rank() == 0 ? std::span<const int>(none) : kOne);
+    if (group.rank() == 0)
+      require_status(status, Code::kInvalidArgument, {"rank 4"}, "mine");
+    else
+      require_status(status, Code::kPeerRejected, {"rank 0 refused", "rank 4"}, "theirs");
+  }
+
+  void refuse_newcomers(Group& group) const {
+    require_status(group.admit({}, std::chrono::milliseconds(200)), Code::kPeerRejected,
+                   {"view 2 goes on", "rank 2", "did not come to"}, "no newcomer");
+    require(group.usable() && group.view().number == 2, "view 2 goes on");
+    phase(group, 1);
+    require_status(group.admit(), Code::kInvalidArgument,
+                   {"claims to be rank 1", "waits for rank 2"}, "another rank");
+    phase(group, 2);
+    require_status(group.admit(), Code::kMismatch, {"different topologies", "rank 2"},
+                   "another topology");
+  }
+
+  const Scenario& scenario_;
+  Board& board_;
+};
+
+// Rank 2 is killed, and the others refuse by name whatever is not right. Then it comes back.
+TEST(Admit, WhatIsRefused) {
+  if (!on_one_node()) GTEST_SKIP() << "admit() is for one node";
+  const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 96);
+  const SharedBoard board;
+  const Refusing part(scenario, *board);
+  ProcessRanks ranks(kRanks, kOptions, [&](Group group) { part.member(group); });
+  const auto newcomer = [&](int rank, const std::string& topology) {
+    GroupOptions options = kOptions;
+    options.newcomer = true;
+    options.topology = topology;
+    return error_of([&] { Group::connect(ranks.address(), rank, kRanks, options); });
+  };
+  part.await(1);
+  expect_well(apart([&] {
+    require_status(newcomer(1, ""), Code::kInvalidArgument, {"claims to be rank 1"}, "another");
+  }));
+  part.await(2);
+  expect_well(apart([&] {
+    require_status(newcomer(2, "host:2,rank:2"), Code::kMismatch, {"topologies"}, "another");
+  }));
+  part.await(3);
+  ranks.come_back(2, kOptions, [&](Group group) { part.all_again(group); });
+  expect_all_well(ranks.wait(std::chrono::seconds(40)), "refusals");
+}
+
+// A newcomer that nobody admits waits until its deadline.
+TEST(Admit, NobodyAdmits) {
+  const GroupOptions options{.deadline = std::chrono::milliseconds(200), .newcomer = true};
+  const Status status = error_of([&] { Group::connect("nobody-admits", 1, 2, options); });
+  require_status(status, Code::kTimeout, {"a member that admits others", "rank 1"}, "alone");
+}
+
+TEST(Admit, ThreadsAndNodesAreRefused) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    require_status(group.admit(), Code::kInvalidArgument, {on_one_node() ? "threads" : "nodes"},
+                   "admit");
+    require_ok(group.barrier(), "barrier");
+  });
+}
+
+TEST(Admit, KilledRanksComeBack) {
+  if (!on_one_node()) GTEST_SKIP() << "admit() is for one node";
+  kill_and_come_back(std::max(10, static_cast<int>(60 * stress_scale())), 1000);
+}
+
+}  // namespace
+}  // namespace ferry::test

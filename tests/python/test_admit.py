@@ -1,0 +1,104 @@
+"""group.admit(): a new process takes the place of a killed one, and what the exchange of all ranks returns is right."""
+
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import ferry
+
+SETTINGS = dict(max_tokens=8, hidden=16, num_experts=4, top_k=1, dtype="float32")
+SIZE = 4
+
+
+def step(group, exchange, experts):
+    """A step whose tokens go to some experts, each of which adds its number: one expert per rank."""
+    tokens = np.full((8, 16), group.rank, np.float32)
+    ids = np.array(experts, np.int32)[np.arange(8) % len(experts)][:, None]
+    received = exchange.dispatch(tokens, ids)
+    rows = np.asarray(received.rows) + group.rank
+    result = np.asarray(exchange.combine(rows, received.handle, np.ones((8, 1), np.float32)))
+    np.testing.assert_array_equal(result, tokens + ids)
+
+
+def go_on_with_all(group, number):
+    assert group.view == (number, (0, 1, 2, 3))
+    exchange = group.exchange(**SETTINGS)
+    for _ in range(3):
+        step(group, exchange, range(SIZE))
+    assert group.all_gather(bytes([group.rank])) == [b"\0", b"\1", b"\2", b"\3"]
+
+
+def member(rank, address, results):
+    """Rank 2 is killed and comes back, and then rank 0, whose process all ranks met first."""
+    try:
+        with ferry.init(address=address, rank=rank, size=SIZE) as group:
+            exchange = group.exchange(**SETTINGS)
+            step(group, exchange, range(SIZE))
+            with pytest.raises(ferry.InvalidArgument, match="view 1 has all 4 ranks"):
+                group.admit()
+            for number, lost in ((2, 2), (4, 0)):
+                group.barrier()
+                if rank == lost:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                with pytest.raises(ferry.PeerLost, match=f"rank {lost}"):
+                    group.barrier()
+                assert group.survive() == (number, tuple(one for one in range(SIZE) if one != lost))
+                with pytest.raises(ferry.PeerRejected, match=f"rank {lost}"):
+                    group.admit([lost], deadline=2)
+                results.put((rank, "admits"))
+                assert group.admit() == (number + 1, (0, 1, 2, 3))
+                with pytest.raises(ferry.Mismatch, match="make it again"):
+                    step(group, exchange, range(SIZE))
+                go_on_with_all(group, number + 1)
+        results.put((rank, "well"))
+    except BaseException as error:
+        results.put((rank, repr(error)))
+
+
+def newcomer(rank, address, results):
+    try:
+        with ferry.init(address=address, slot=rank, size=SIZE) as group:
+            go_on_with_all(group, 3 if rank == 2 else 5)
+            if rank == 2:
+                group.barrier()
+                with pytest.raises(ferry.PeerLost, match="rank 0"):
+                    group.barrier()
+                assert group.survive() == (4, (1, 2, 3))
+                with pytest.raises(ferry.PeerRejected, match="rank 0"):
+                    group.admit([0], deadline=2)
+                results.put((rank, "admits"))
+                assert group.admit() == (5, (0, 1, 2, 3))
+                go_on_with_all(group, 5)
+        results.put((rank, "well"))
+    except BaseException as error:
+        results.put((rank, repr(error)))
+
+
+def test_killed_processes_are_replaced():
+    context = multiprocessing.get_context("spawn")
+    results, address = context.Queue(), f"admit-{os.getpid()}"
+
+    def start(body, rank):
+        process = context.Process(target=body, args=(rank, address, results))
+        process.start()
+        return process
+
+    ranks = [start(member, rank) for rank in range(SIZE)]
+    for lost in (2, 0):
+        others = [rank for rank in range(SIZE) if rank != lost]
+        assert sorted(results.get(timeout=60) for _ in others) == [(rank, "admits") for rank in others]
+        ranks.append(start(newcomer, lost))
+    assert sorted(results.get(timeout=60) for _ in range(SIZE)) == [(rank, "well") for rank in range(SIZE)]
+    for rank in ranks:
+        rank.join()
+
+
+def test_slot_needs_an_address():
+    for wrong in (dict(slot=1), dict(slot=1, size=2), dict(slot=1, size=2, rank=1, address="here")):
+        with pytest.raises(ferry.InvalidArgument, match="slot is 1"):
+            ferry.init(**wrong)
+    with pytest.raises(ferry.Timeout, match="a member that admits others"):
+        ferry.init(slot=1, size=2, address="nobody-admits", deadline=0.1)
