@@ -139,11 +139,23 @@ TEST(CapiLife, AGroupSurvivesARankThatLeaves) {
     EXPECT_EQ(members[0], 0);
     EXPECT_EQ(members[1], 2);
     expect_ok(ferry_group_barrier(group));
+    const std::int32_t lost = 1;
+    expect_error(ferry_group_admit(group, &lost, 1, 0), FERRY_INVALID_ARGUMENT, {"threads"});
+    expect_error(ferry_group_admit(group, nullptr, 1, 0), FERRY_INVALID_ARGUMENT,
+                 {"ranks is NULL"});
+    expect_ok(ferry_group_barrier(group));
     expect_error(ferry_group_view(group, nullptr, members, &num_members), FERRY_INVALID_ARGUMENT,
                  {"number"});
   });
   expect_error(ferry_group_survive(nullptr, 0), FERRY_INVALID_ARGUMENT, {"group"});
   expect_error(ferry_group_fence(nullptr, 0), FERRY_INVALID_ARGUMENT, {"group"});
+  expect_error(ferry_group_admit(nullptr, nullptr, 0, 0), FERRY_INVALID_ARGUMENT, {"group"});
+  ferry_group* alone = nullptr;
+  auto newcomer = sized<ferry_group_options>();
+  newcomer.deadline_ns = 50'000'000;
+  newcomer.newcomer = 1;
+  expect_error(ferry_group_connect(address("capi-nobody").c_str(), 0, 2, &newcomer, &alone),
+               FERRY_TIMEOUT, {"a member that admits others"});
 }
 
 TEST(CapiLife, FailuresOfBodiesAreReportedByRank) {
