@@ -287,7 +287,12 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
       group->rendezvous_->pass_on(nullptr, SharedFlags::bytes(size), by);
   group->flags_.emplace(std::move(segment), rank, size, admission.view - 1, admission.ranks());
   group->survival_.meeting().group = group->flags_->group();
-  enter(*group, admission, nullptr, by);
+  try {
+    enter(*group, admission, nullptr, by);
+  } catch (...) {
+    group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
+    throw;
+  }
   group->log(LogLevel::kInfo, fmt::format("took the place of rank {} in a group of {} by {} ({})",
                                           rank, size, origin.launcher, origin.reason));
   return group;

@@ -55,10 +55,15 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
 GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
                        GroupOrigin origin, const Deadline& by, const TransportFactory& make)
     : GroupState(std::move(rendezvous), options, std::move(origin)) {
-  const std::uint64_t group = meet_neighbours(*rendezvous_, by);
-  survival_.meeting().group = group;
-  flags_.emplace(*rendezvous_, node_ranks_, group, by);
-  if (!one_node()) join_nodes(make, by);
+  try {
+    const std::uint64_t group = meet_neighbours(*rendezvous_, by);
+    survival_.meeting().group = group;
+    flags_.emplace(*rendezvous_, node_ranks_, group, by);
+    if (!one_node()) join_nodes(make, by);
+  } catch (...) {
+    verdict_.closed.store(true, std::memory_order_relaxed);  // it has joined nothing that it leaves
+    throw;
+  }
   log(LogLevel::kInfo,
       fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
                   origin_.reason, num_cpus_,
