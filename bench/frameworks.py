@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training steps of MoE models of other frameworks, over Gloo and over ferry in turns.
 
-    python bench/frameworks.py torchtitan|deepspeed [--ranks 2] [--expert-ranks 2] [--rounds 5] [--steps 6]
+    python bench/frameworks.py torchtitan|deepspeed|megatron [--ranks 2] [--expert-ranks 2] [--rounds 5] [--steps 6]
 
 Each round runs bench/<framework>_steps.py by torchrun, once for each backend: the first step of a run is not counted,
 and a step takes as long as on its slowest rank. The table has the median step of each backend, the median of the
@@ -124,7 +124,7 @@ def farthest(some, others):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("framework", choices=("torchtitan", "deepspeed"))
+    parser.add_argument("framework", choices=("torchtitan", "deepspeed", "megatron"))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--expert-ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
