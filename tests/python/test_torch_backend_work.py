@@ -165,17 +165,16 @@ def play(rank, folder):
     for work in works:
         work.wait()
 
+print(time.monotonic(), flush=True)  # torch is imported, which takes long on a busy machine
 child = os.fork()
 play(0 if child else 1, sys.argv[1])
 """
 
 
 def test_callbacks_that_never_return_do_not_hold_the_exit(tmp_path):
-    begin = time.monotonic()
-    ended = subprocess.run([sys.executable, "-c", ENDLESS, str(tmp_path)], stderr=subprocess.PIPE, text=True,
-                           timeout=60)
+    ended = subprocess.run([sys.executable, "-c", ENDLESS, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    assert time.monotonic() - begin < 40
+    assert time.monotonic() - float(ended.stdout) < 40
     for number in (2, 3):
         assert f"a callback of all_reduce {number} of group 0 ([3] float32) has not returned in 1 s" in ended.stderr
 
