@@ -62,31 +62,34 @@ Admission admission_in(const std::string& text, int rank, int size) {
                                            rank, size, text));
 }
 
-Home unix_home(const std::string& address, int size) {
+AdmissionAddress unix_admission_address(const std::string& address, int size) {
   return {unix_endpoint(address + kBeside, size), address + kBeside};
 }
 
-Home tcp_home(Endpoint endpoint) {
+AdmissionAddress tcp_admission_address(Endpoint endpoint) {
   endpoint.tcp.listener = nullptr;  // that of the first meeting
   endpoint.tcp.group += kBeside;
   std::string address = endpoint.tcp.group;
   return {std::move(endpoint), std::move(address)};
 }
 
-std::unique_ptr<Collectives> await_newcomers(const Home& home, const Admission& admission,
-                                             const std::vector<int>& nodes, Deadline deadline) {
-  Roster roster{.endpoint = home.endpoint,
-                .self = own_hello(home.address, admission.coordinator(), nodes),
+std::unique_ptr<BootstrapCollectives> await_newcomers(const AdmissionAddress& at,
+                                                      const Admission& admission,
+                                                      const std::vector<int>& nodes,
+                                                      Deadline deadline) {
+  Roster roster{.endpoint = at.endpoint,
+                .self = own_hello(at.address, admission.coordinator(), nodes),
                 .ranks = {admission.coordinator()}};
   std::ranges::copy(admission.newcomers, std::back_inserter(roster.ranks));
   roster.welcome = admission.text();
   return std::make_unique<Coordinator>(roster, deadline);
 }
 
-std::unique_ptr<Collectives> await_admission(const Home& home, int rank,
-                                             const std::vector<int>& nodes, Deadline deadline) {
-  const Roster roster{.endpoint = home.endpoint,
-                      .self = own_hello(home.address, rank, nodes),
+std::unique_ptr<BootstrapCollectives> await_admission(const AdmissionAddress& at, int rank,
+                                                      const std::vector<int>& nodes,
+                                                      Deadline deadline) {
+  const Roster roster{.endpoint = at.endpoint,
+                      .self = own_hello(at.address, rank, nodes),
                       .ranks = {Roster::kUnknown, rank}};
   return std::make_unique<Member>(roster, deadline);
 }

@@ -29,20 +29,23 @@ struct Admission {
 Admission admission_in(const std::string& text, int rank, int size);
 
 // The address of a group, at which newcomers ask for admission.
-struct Home {
+struct AdmissionAddress {
   Endpoint endpoint;
   std::string address;  // of the hello
 };
-Home unix_home(const std::string& address, int size);
-Home tcp_home(Endpoint endpoint);  // where they met first, between hosts
+AdmissionAddress unix_admission_address(const std::string& address, int size);
+AdmissionAddress tcp_admission_address(Endpoint endpoint);  // where they met first, between hosts
 
 // On the coordinator: returns when a process has come for each of the newcomers and has got
 // the admission. The connections to them live as long as the result; if one is lost, look() throws.
-std::unique_ptr<Collectives> await_newcomers(const Home& home, const Admission& admission,
-                                             const std::vector<int>& nodes, Deadline deadline);
+std::unique_ptr<BootstrapCollectives> await_newcomers(const AdmissionAddress& at,
+                                                      const Admission& admission,
+                                                      const std::vector<int>& nodes,
+                                                      Deadline deadline);
 
 // On the newcomer `rank`: waits until a member admits it.
-std::unique_ptr<Collectives> await_admission(const Home& home, int rank,
-                                             const std::vector<int>& nodes, Deadline deadline);
+std::unique_ptr<BootstrapCollectives> await_admission(const AdmissionAddress& at, int rank,
+                                                      const std::vector<int>& nodes,
+                                                      Deadline deadline);
 
 }  // namespace ferry::internal

@@ -8,7 +8,7 @@
 
 namespace ferry::internal {
 
-std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline) {
+std::unique_ptr<BootstrapCollectives> join(const Roster& roster, Deadline deadline) {
   FERRY_CHECK(roster.size(), >, 0U);
   FERRY_CHECK(roster.place(roster.self.rank), >=, 0);
   if (roster.self.rank == roster.coordinator())
@@ -16,26 +16,28 @@ std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline) {
   return std::make_unique<Member>(roster, deadline);
 }
 
-std::vector<std::string> Collectives::all_gather(std::string_view mine, Deadline deadline) {
+std::vector<std::string> BootstrapCollectives::all_gather(std::string_view mine,
+                                                          Deadline deadline) {
   return guarded([&] { return gather(++num_calls_, mine, deadline); });
 }
 
-std::optional<Descriptor> Collectives::hand_out(const Handouts& handouts, Deadline deadline) {
+std::optional<Descriptor> BootstrapCollectives::hand_out(const Handouts& handouts,
+                                                         Deadline deadline) {
   FERRY_CHECK(num_calls_, >, 0U);
   return guarded([&] { return pass(num_calls_, handouts, deadline); });
 }
 
-void Collectives::look() {
+void BootstrapCollectives::look() {
   guarded([&] { watch(); });
 }
 
-void Collectives::give_up(const Error& error) {
+void BootstrapCollectives::give_up(const Error& error) {
   if (!failure_) guarded([&] { fail(error); });
   throw error;  // after an earlier failure, this error has more detail for the caller
 }
 
 template <typename Call>
-auto Collectives::guarded(const Call& call) -> decltype(call()) {
+auto BootstrapCollectives::guarded(const Call& call) -> decltype(call()) {
   if (failure_) throw *failure_;
   try {
     return call();

@@ -1,5 +1,6 @@
-// Collectives of processes: every rank sends its bytes to the coordinator, which replies to all.
-// join() makes a Coordinator on the lowest of the ranks and a Member on the others.
+// BootstrapCollectives: collectives of processes. Every rank sends its bytes to the coordinator,
+// which replies to all. join() makes a Coordinator on the lowest of the ranks and a Member on the
+// others.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 
 namespace ferry::internal {
 
-class Collectives;
+class BootstrapCollectives;
 
 // The ranks that take part in collectives, and the endpoint at which they meet.
 struct Roster {
@@ -32,7 +33,7 @@ struct Roster {
   LocalLaunch launch = {};  // which of these ranks were started on this host
   // Set if these ranks are those of one host: the collectives of all hosts. A failure of `outer`
   // ends the waits of these ranks.
-  Collectives* outer = nullptr;
+  BootstrapCollectives* outer = nullptr;
   std::string welcome = {};  // the coordinator sends it to the others when all have come
 
   static constexpr int kUnknown = -1;
@@ -49,9 +50,9 @@ struct Roster {
 // The descriptors that the coordinator sends, by place. Its own is not sent.
 using Handouts = std::vector<std::shared_ptr<const Descriptor>>;
 
-class Collectives {
+class BootstrapCollectives {
  public:
-  virtual ~Collectives() = default;
+  virtual ~BootstrapCollectives() = default;
 
   // Returns every rank's text, by place. After a failure the ranks may be at different calls, so
   // every later call throws that failure again.
@@ -87,7 +88,7 @@ class Collectives {
 };
 
 // Connects to the other ranks. Throws Error that names the ranks that are missing or do not fit.
-std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline);
+std::unique_ptr<BootstrapCollectives> join(const Roster& roster, Deadline deadline);
 
 // Packs the texts of a kGathered frame. Equal texts of neighbours are sent once, after their
 // number: most collectives compare texts that are equal on all ranks, and every rank gets the

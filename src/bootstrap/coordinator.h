@@ -13,7 +13,7 @@
 
 namespace ferry::internal {
 
-class Coordinator final : public Collectives {
+class Coordinator final : public BootstrapCollectives {
  public:
   // Accepts the members. A roster of one rank needs no endpoint.
   Coordinator(const Roster& roster, Deadline deadline);

@@ -13,7 +13,7 @@
 
 namespace ferry::internal {
 
-class Member final : public Collectives {
+class Member final : public BootstrapCollectives {
  public:
   // Connects until the coordinator accepts this rank. If the coordinator refuses it, throws Error
   // with the coordinator's reason.

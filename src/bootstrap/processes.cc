@@ -127,7 +127,7 @@ class Host {
 
   Roster roster_;
   std::vector<int> nodes_;  // by place
-  std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<BootstrapCollectives> collectives_;
   Liveness liveness_;
 };
 
@@ -142,11 +142,11 @@ class ProcessRendezvous final : public Rendezvous {
  public:
   // `across`: the collectives of all hosts, or null if all ranks are on this host. `ranks`: empty
   // for all.
-  ProcessRendezvous(int rank, const std::vector<int>& nodes, Home home,
-                    std::unique_ptr<Collectives> across, std::unique_ptr<Host> host,
+  ProcessRendezvous(int rank, const std::vector<int>& nodes, AdmissionAddress at,
+                    std::unique_ptr<BootstrapCollectives> across, std::unique_ptr<Host> host,
                     const std::vector<int>& ranks = {})
       : Rendezvous(rank, nodes, ranks),
-        home_(std::move(home)),
+        admission_address_(std::move(at)),
         across_(std::move(across)),
         host_(std::move(host)) {}
 
@@ -173,20 +173,20 @@ class ProcessRendezvous final : public Rendezvous {
                                     Deadline deadline) override {
     Roster roster{{}, own_hello(name, rank(), nodes()), members};
     auto host = meet_on_host(name, std::move(roster), nodes(), deadline);
-    return std::make_unique<ProcessRendezvous>(rank(), nodes(), home_, nullptr, std::move(host),
-                                               members);
+    return std::make_unique<ProcessRendezvous>(rank(), nodes(), admission_address_, nullptr,
+                                               std::move(host), members);
   }
 
   bool admits() const noexcept override { return true; }
 
-  std::unique_ptr<Collectives> await_newcomers(const Admission& admission,
-                                               Deadline deadline) override {
-    return internal::await_newcomers(home_, admission, nodes(), deadline);
+  std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission& admission,
+                                                        Deadline deadline) override {
+    return internal::await_newcomers(admission_address_, admission, nodes(), deadline);
   }
 
-  std::unique_ptr<Rendezvous> among(const Admission& admission, Collectives* invited,
+  std::unique_ptr<Rendezvous> among(const Admission& admission, BootstrapCollectives* invited,
                                     Deadline deadline) override {
-    return meet_for(admission, rank(), nodes(), home_, invited, deadline);
+    return meet_for(admission, rank(), nodes(), admission_address_, invited, deadline);
   }
 
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
@@ -200,8 +200,9 @@ class ProcessRendezvous final : public Rendezvous {
   }
 
   static std::unique_ptr<Rendezvous> meet_for(const Admission& admission, int rank,
-                                              const std::vector<int>& nodes, const Home& home,
-                                              Collectives* invited, Deadline deadline) {
+                                              const std::vector<int>& nodes,
+                                              const AdmissionAddress& at,
+                                              BootstrapCollectives* invited, Deadline deadline) {
     Roster roster{.endpoint = {},
                   .self = own_hello(admission.name, rank, nodes),
                   .ranks = admission.ranks(),
@@ -209,13 +210,13 @@ class ProcessRendezvous final : public Rendezvous {
     const auto coordinator = std::ranges::find(roster.ranks, admission.coordinator());
     std::rotate(roster.ranks.begin(), coordinator, coordinator + 1);
     auto host = meet_on_host(admission.name, std::move(roster), nodes, deadline);
-    return std::make_unique<ProcessRendezvous>(rank, nodes, home, nullptr, std::move(host),
+    return std::make_unique<ProcessRendezvous>(rank, nodes, at, nullptr, std::move(host),
                                                admission.ranks());
   }
 
  private:
-  Home home_;
-  std::unique_ptr<Collectives> across_;
+  AdmissionAddress admission_address_;
+  std::unique_ptr<BootstrapCollectives> across_;
   std::unique_ptr<Host> host_;
 };
 
@@ -234,17 +235,19 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   Roster roster{{}, own_hello(address, rank, nodes), all_ranks(nodes), launch};
   auto host = meet_on_host(address, std::move(roster), nodes, deadline);
   return std::make_unique<ProcessRendezvous>(
-      rank, nodes, unix_home(address, static_cast<int>(nodes.size())), nullptr, std::move(host));
+      rank, nodes, unix_admission_address(address, static_cast<int>(nodes.size())), nullptr,
+      std::move(host));
 }
 
-std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const Home& home, int rank,
+std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const AdmissionAddress& at,
+                                                                      int rank,
                                                                       const std::vector<int>& split,
                                                                       Deadline deadline) {
   const int size = static_cast<int>(split.size());
   check_rank(rank, size);
-  const std::unique_ptr<Collectives> invited = await_admission(home, rank, split, deadline);
+  const std::unique_ptr<BootstrapCollectives> invited = await_admission(at, rank, split, deadline);
   const Admission admission = admission_in(invited->welcome(), rank, size);
-  return {ProcessRendezvous::meet_for(admission, rank, split, home, invited.get(), deadline),
+  return {ProcessRendezvous::meet_for(admission, rank, split, at, invited.get(), deadline),
           admission};
 }
 
@@ -271,8 +274,8 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
                      error.culprit() < 0 ? rank : error.culprit()});
   }
   across->all_gather("", deadline);  // all ranks have met on their hosts
-  return std::make_unique<ProcessRendezvous>(rank, here.nodes, tcp_home(roster.endpoint),
-                                             std::move(across), std::move(host));
+  return std::make_unique<ProcessRendezvous>(
+      rank, here.nodes, tcp_admission_address(roster.endpoint), std::move(across), std::move(host));
 }
 
 }  // namespace ferry::internal

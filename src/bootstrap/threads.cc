@@ -132,8 +132,12 @@ class ThreadRendezvous final : public Rendezvous {
   }
 
   bool admits() const noexcept override { return false; }
-  std::unique_ptr<Collectives> await_newcomers(const Admission&, Deadline) override { refuse(); }
-  std::unique_ptr<Rendezvous> among(const Admission&, Collectives*, Deadline) override { refuse(); }
+  std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission&, Deadline) override {
+    refuse();
+  }
+  std::unique_ptr<Rendezvous> among(const Admission&, BootstrapCollectives*, Deadline) override {
+    refuse();
+  }
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment>, std::size_t, Deadline) override {
     refuse();
   }

@@ -65,7 +65,7 @@ class Admitting {
   const std::vector<int> named_;
   const Deadline by_;
   Admission admission_;
-  std::unique_ptr<Collectives> invited_;  // set on the coordinator
+  std::unique_ptr<BootstrapCollectives> invited_;  // set on the coordinator
 };
 
 Status GroupState::admit(std::span<const int> ranks, std::chrono::nanoseconds limit) noexcept {
@@ -236,7 +236,7 @@ void NextView::look_for_loss(GroupState& group) {
 
 // All ranks of an admission meet anew and make ready for the next view. Then one word in the memory
 // of the group decides for all of them whether it begins.
-void NextView::enter(GroupState& group, const Admission& admission, Collectives* invited,
+void NextView::enter(GroupState& group, const Admission& admission, BootstrapCollectives* invited,
                      const Deadline& by) {
   const bool is_member = std::ranges::binary_search(admission.members, group.rank_);
   SharedFlags& flags = *group.flags_;

@@ -179,9 +179,10 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
 std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const JoinAddress& at,
                                                                        const GroupOptions& options,
                                                                        const Deadline& deadline) {
-  const Home home = is_tcp(at.address) ? tcp_home(tcp_endpoint(endpoint_of(at, options)))
-                                       : unix_home(named(at.address, options), at.size);
-  return newcomer_rendezvous(home, at.rank, split_nodes(options, at.size), deadline);
+  const AdmissionAddress where = is_tcp(at.address)
+                                     ? tcp_admission_address(tcp_endpoint(endpoint_of(at, options)))
+                                     : unix_admission_address(named(at.address, options), at.size);
+  return newcomer_rendezvous(where, at.rank, split_nodes(options, at.size), deadline);
 }
 
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,

@@ -99,7 +99,7 @@ class NextView {
 
   // On members and newcomers: they begin the view of an admission together. Throws Error if it does
   // not begin. `invited`: as in Rendezvous::among().
-  static void enter(GroupState& group, const Admission& admission, Collectives* invited,
+  static void enter(GroupState& group, const Admission& admission, BootstrapCollectives* invited,
                     const Deadline& by);
   // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
   // come is lost.

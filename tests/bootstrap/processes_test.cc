@@ -52,7 +52,7 @@ TEST_P(Processes, AllGatherKeepsRankOrderForTextsOfAnyLength) {
 }
 
 // Rank 0 sends every text to every rank, so that equal ones may not be there once for each.
-TEST(Collectives, EqualTextsOfNeighboursAreSentOnce) {
+TEST(BootstrapCollectives, EqualTextsOfNeighboursAreSentOnce) {
   const std::vector<std::string> equal(4096, std::string(600, 'c'));
   EXPECT_LT(pack(equal).size(), 1000U);
   std::vector<std::string> mixed = equal;
@@ -63,7 +63,7 @@ TEST(Collectives, EqualTextsOfNeighboursAreSentOnce) {
     EXPECT_EQ(unpack(pack(texts), texts.size()), texts);
 }
 
-TEST(Collectives, TextsOfFewerOrMoreRanksAreRefused) {
+TEST(BootstrapCollectives, TextsOfFewerOrMoreRanksAreRefused) {
   const std::string three = pack({"a", "a", "b"});
   for (const std::size_t size : {2U, 4U}) EXPECT_THROW(unpack(three, size), Error);
   for (std::size_t size = 0; size < three.size(); ++size)

@@ -37,11 +37,11 @@ class ScriptedRendezvous final : public Rendezvous {
     return inner_->among(members, name, deadline);
   }
   bool admits() const noexcept override { return false; }
-  std::unique_ptr<internal::Collectives> await_newcomers(const Admission& admission,
-                                                         Deadline deadline) override {
+  std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission& admission,
+                                                        Deadline deadline) override {
     return inner_->await_newcomers(admission, deadline);
   }
-  std::unique_ptr<Rendezvous> among(const Admission& admission, internal::Collectives* invited,
+  std::unique_ptr<Rendezvous> among(const Admission& admission, BootstrapCollectives* invited,
                                     Deadline deadline) override {
     return inner_->among(admission, invited, deadline);
   }
