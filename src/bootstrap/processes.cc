@@ -138,6 +138,19 @@ std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
   return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
 
+// Where the ranks of an admission meet anew. `invited`: on its coordinator and on newcomers, the
+// connections of the invitation.
+std::unique_ptr<Host> meet_for(const Admission& admission, int rank, const std::vector<int>& nodes,
+                               BootstrapCollectives* invited, Deadline deadline) {
+  Roster roster{.endpoint = {},
+                .self = own_hello(admission.name, rank, nodes),
+                .ranks = admission.ranks(),
+                .outer = invited};
+  const auto coordinator = std::ranges::find(roster.ranks, admission.coordinator());
+  std::rotate(roster.ranks.begin(), coordinator, coordinator + 1);
+  return meet_on_host(admission.name, std::move(roster), nodes, deadline);
+}
+
 class ProcessRendezvous final : public Rendezvous {
  public:
   // `across`: the collectives of all hosts, or null if all ranks are on this host. `ranks`: empty
@@ -186,7 +199,9 @@ class ProcessRendezvous final : public Rendezvous {
 
   std::unique_ptr<Rendezvous> among(const Admission& admission, BootstrapCollectives* invited,
                                     Deadline deadline) override {
-    return meet_for(admission, rank(), nodes(), admission_address_, invited, deadline);
+    return std::make_unique<ProcessRendezvous>(
+        rank(), nodes(), admission_address_, nullptr,
+        meet_for(admission, rank(), nodes(), invited, deadline), admission.ranks());
   }
 
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
@@ -197,21 +212,6 @@ class ProcessRendezvous final : public Rendezvous {
     check_shared(all_gather(share_reply(bytes, problem), deadline), ranks());
     FERRY_CHECK(segment.get(), !=, nullptr);
     return segment;
-  }
-
-  static std::unique_ptr<Rendezvous> meet_for(const Admission& admission, int rank,
-                                              const std::vector<int>& nodes,
-                                              const AdmissionAddress& at,
-                                              BootstrapCollectives* invited, Deadline deadline) {
-    Roster roster{.endpoint = {},
-                  .self = own_hello(admission.name, rank, nodes),
-                  .ranks = admission.ranks(),
-                  .outer = invited};
-    const auto coordinator = std::ranges::find(roster.ranks, admission.coordinator());
-    std::rotate(roster.ranks.begin(), coordinator, coordinator + 1);
-    auto host = meet_on_host(admission.name, std::move(roster), nodes, deadline);
-    return std::make_unique<ProcessRendezvous>(rank, nodes, at, nullptr, std::move(host),
-                                               admission.ranks());
   }
 
  private:
@@ -247,7 +247,9 @@ std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const Admi
   check_rank(rank, size);
   const std::unique_ptr<BootstrapCollectives> invited = await_admission(at, rank, split, deadline);
   const Admission admission = admission_in(invited->welcome(), rank, size);
-  return {ProcessRendezvous::meet_for(admission, rank, split, at, invited.get(), deadline),
+  auto host = meet_for(admission, rank, split, invited.get(), deadline);
+  return {std::make_unique<ProcessRendezvous>(rank, split, at, nullptr, std::move(host),
+                                              admission.ranks()),
           admission};
 }
 
