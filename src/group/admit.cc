@@ -17,25 +17,25 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::size_t kNameDigits = 32;
-// The coordinator stops to wait for newcomers so long before the first deadline of a member, or a
-// tenth of the time before it, that the others get its reason by their deadlines.
+// The coordinator stops waiting for newcomers before the first deadline of a member: by this time
+// or a tenth of the remaining time, whichever is less. So the others get its reason in time.
 constexpr std::chrono::nanoseconds kEarly = std::chrono::milliseconds(500);
 
-// What one rank tells the others: "+" and a text, or "-" with the code, the culprit and the reason
-// of an error.
+// What one rank sends to the others: "+" and a text, or "-" with the code, the culprit and the
+// reason of an error.
 std::string willing(const std::string& text) { return '+' + text; }
 std::string refusal(const Error& why) {
   return fmt::format("-{} {} {}", static_cast<int>(why.code()), why.culprit(), why.what());
 }
 
-// The text that `rank` told. Throws its error.
-std::string told_by(int rank, const std::string& text) {
+// The text that `rank` sent. Throws its error.
+std::string sent_by(int rank, const std::string& text) {
   if (text.starts_with('+')) return text.substr(1);
   int code = 0, culprit = -1, end = 0;
   const int read = std::sscanf(text.c_str(), "-%d %d %n", &code, &culprit, &end);
   if (read == 2 && code > 0 && code <= static_cast<int>(Code::kInterrupted))
     throw Error(static_cast<Code>(code), text.substr(static_cast<std::size_t>(end)), culprit);
-  throw Error(Code::kMismatch, fmt::format("rank {} told \"{}\"", rank, text), rank);
+  throw Error(Code::kMismatch, fmt::format("rank {} sent \"{}\"", rank, text), rank);
 }
 
 std::string list_of(const std::vector<int>& ranks) {
@@ -175,8 +175,8 @@ std::chrono::nanoseconds Admitting::agree() {
   std::int64_t least = by_.remaining_ns();
   std::string named;
   for (std::size_t place = 0; place < texts.size(); ++place) {
-    const std::string told = told_by(members[place], texts[place]);
-    const std::string ranks = told.substr(std::min(told.find(' '), told.size()));
+    const std::string sent = sent_by(members[place], texts[place]);
+    const std::string ranks = sent.substr(std::min(sent.find(' '), sent.size()));
     if (place == 0) named = ranks;
     if (ranks != named) {
       throw Error(Code::kMismatch,
@@ -184,7 +184,7 @@ std::chrono::nanoseconds Admitting::agree() {
                               members[place], ranks),
                   members[place]);
     }
-    least = std::min<std::int64_t>(least, std::atoll(told.c_str()));
+    least = std::min<std::int64_t>(least, std::atoll(sent.c_str()));
   }
   return std::chrono::nanoseconds(least);
 }
@@ -197,10 +197,10 @@ void Admitting::invite(std::chrono::nanoseconds limit) {
   const std::string mine = coordinates ? await_newcomers(limit) : "";
   const std::vector<std::string> texts = gather_in_view(group_, mine, by_);
   const std::vector<int> ranks = newcomers();
-  admission_ = admission_in(told_by(coordinator, texts[0]), ranks[0], group_.size());
+  admission_ = admission_in(sent_by(coordinator, texts[0]), ranks[0], group_.size());
   if (admission_.view != view.number + 1 || admission_.members != view.members ||
       admission_.newcomers != ranks)
-    throw Error(Code::kMismatch, fmt::format("rank {} told \"{}\"", coordinator, texts[0]),
+    throw Error(Code::kMismatch, fmt::format("rank {} sent \"{}\"", coordinator, texts[0]),
                 coordinator);
 }
 
