@@ -83,7 +83,7 @@ FAULTS = [
      [(MEET, "Segment::attach(passed->release(), bytes)",
        "Segment::attach(FAULT ? fcntl(passed->release(), F_DUPFD_CLOEXEC, 0) : passed->release(), bytes)")]),
     ("joining: a rank that loses rank 0 looks for it until its deadline",
-     [(JOIN, "    if (!frame) hung_up_", "    if (!FAULT && !frame) hung_up_")]),
+     [(JOIN, "    if (!frame && coord", "    if (!FAULT && !frame && coord")]),
     ("joining, as it was once: a rank that cannot meet those of its host says so when they have come",
      [(MEET, "    across->give_up(", "    if (FAULT) check_no_problem(across->all_gather(error.what(), deadline));\n"
        "    across->give_up("),
