@@ -199,6 +199,7 @@ def test_a_receive_that_is_issued_while_survive_is_refused_goes_on(monkeypatch):
     rank = dist.get_rank()
     got = torch.empty(2)
     early = dist.irecv(got[:1], 1 - rank)
+    time.sleep(0.2)  # its thread waits
     # the receive comes after survive() has looked
     dist.group.WORLD._get_backend(torch.device("cpu"))._messenger.is_busy = lambda: False
     with pytest.raises(ferry.InvalidArgument, match=f"another thread of rank {rank} waits"):
