@@ -196,8 +196,9 @@ for step in "$@"; do
     torch) check "the backend of torch.distributed with a newer torch" scripts/check_with.sh torch ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
     asan+python-long)
+      check "build asan" build asan || continue
       begin_pytest "python, the long ones" -m long
-      FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan
+      FERRY_STRESS=${FERRY_STRESS:-0.1} run_tests asan
       end_pytest
       ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
