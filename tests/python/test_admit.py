@@ -4,23 +4,12 @@ import multiprocessing
 import os
 import signal
 
-import numpy as np
 import pytest
 
 import ferry
+from expert_steps import SETTINGS, step
 
-SETTINGS = dict(max_tokens=8, hidden=16, num_experts=4, top_k=1, dtype="float32")
 SIZE = 4
-
-
-def step(group, exchange, experts):
-    """A step whose tokens go to some experts, each of which adds its number: one expert per rank."""
-    tokens = np.full((8, 16), group.rank, np.float32)
-    ids = np.array(experts, np.int32)[np.arange(8) % len(experts)][:, None]
-    received = exchange.dispatch(tokens, ids)
-    rows = np.asarray(received.rows) + group.rank
-    result = np.asarray(exchange.combine(rows, received.handle, np.ones((8, 1), np.float32)))
-    np.testing.assert_array_equal(result, tokens + ids)
 
 
 def go_on_with_all(group, number):
