@@ -57,9 +57,8 @@ PyGroup create_group(const Given& given, const Create& create) {
   return hold(without_gil([&] { return create(options(given, stop)); }), stop);
 }
 
-PyGroup from_environment(const std::string& name, double deadline, const std::string& topology,
-                         bool newcomer) {
-  return create_group({name, deadline, topology, newcomer},
+PyGroup from_environment(const std::string& name, double deadline, const std::string& topology) {
+  return create_group({name, deadline, topology},
                       [](const GroupOptions& o) { return Group::from_environment(o); });
 }
 
@@ -194,8 +193,7 @@ void destroy(const PyGroup& self) {
 }
 
 void bind_functions(nb::module_& module) {
-  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"),
-             arg("newcomer") = false);
+  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
   module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
              arg("deadline"), arg("topology"), arg("newcomer") = false);
   module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),

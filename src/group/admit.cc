@@ -140,20 +140,7 @@ void Admitting::check() const {
                             survival.view().number, group_.size()),
                 mine);
   }
-  // Sequentially consistent: partner: Making.
-  if (survival.num_calls().load(std::memory_order_seq_cst) > 0) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("another thread of rank {} waits in a call of this group, or makes an "
-                            "object of it; let its calls end first",
-                            mine),
-                mine);
-  }
-  if (survival.held() > 0) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("{} exchanges of CUDA ranks cannot go on; destroy them first", survival.held()),
-        mine);
-  }
+  require_ok(next_view_held(group_));
 }
 
 // All members have come, and name the same newcomers. Returns the least of their remaining times.

@@ -140,6 +140,10 @@ void meet_in_view(GroupState& group, const Deadline& by,
 std::vector<std::string> gather_in_view(GroupState& group, const std::string& mine,
                                         const Deadline& by);
 
+// An error while this rank has what does not outlive the view: a call in another thread, or
+// exchanges of CUDA ranks. survive() and admit() then change nothing.
+Status next_view_held(GroupState& group);
+
 // Group::fence().
 Status fence(GroupState& group, int rank) noexcept;
 

@@ -124,6 +124,25 @@ Status ViewChange::run(std::chrono::nanoseconds limit) noexcept {
   return {};
 }
 
+Status next_view_held(GroupState& group) {
+  const int rank = group.rank();
+  Survival& survival = group.survival();
+  // Sequentially consistent: partner: Making. First, as a call that it does not see may have made
+  // one of the objects that are looked for next.
+  if (survival.num_calls().load(std::memory_order_seq_cst) > 0) {
+    return {Code::kInvalidArgument,
+            fmt::format("another thread of rank {} waits in a call of this group, or makes an "
+                        "object of it; let its calls end first",
+                        rank),
+            rank};
+  }
+  if (const int held = survival.held(); held > 0) {
+    return {Code::kInvalidArgument,
+            fmt::format("{} exchanges of CUDA ranks cannot go on; destroy them first", held), rank};
+  }
+  return {};
+}
+
 Status ViewChange::check() const {
   if (!group_.one_node()) {
     return {Code::kInvalidArgument,
@@ -132,22 +151,8 @@ Status ViewChange::check() const {
                         group_.topology_.num_nodes()),
             group_.rank_};
   }
-  // Sequentially consistent: partner: Making. First, as a call that it does not see may have made
-  // one of the objects that are looked for next.
-  if (group_.survival_.num_calls().load(std::memory_order_seq_cst) > 0) {
-    return {Code::kInvalidArgument,
-            fmt::format("survive: another thread of rank {} waits in a call of this group, or "
-                        "makes an object of it; let its calls end first",
-                        group_.rank_),
-            group_.rank_};
-  }
-  if (const int held = group_.survival_.held(); held > 0) {
-    return {
-        Code::kInvalidArgument,
-        fmt::format("survive: {} exchanges of CUDA ranks cannot go on; destroy them first", held),
-        group_.rank_};
-  }
-  return {};
+  const Status held = next_view_held(group_);
+  return held.ok() ? held : Status(held.code(), "survive: " + held.message(), held.culprit());
 }
 
 Status ViewChange::find_loss(const GroupState& group) noexcept {
