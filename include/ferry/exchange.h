@@ -295,6 +295,12 @@ class FERRY_EXPORT Exchange {
   // on the others), when two differ (kMismatch names the fields), or when memory is refused; the
   // group goes on.
   Exchange(const Group& group, const ExchangeConfig& config);
+  // On a rank that took the place of a lost one (GroupOptions::newcomer), in the view that began
+  // with it: joins an exchange that all members had made before, and that this rank has not joined.
+  // Local. The members go on with it, and wait for this rank in their next operation. If several
+  // have this configuration, the one that was made first is joined. Throws Error(kInvalidArgument)
+  // if there is none, and names the fields that differ; the group goes on.
+  static Exchange join(const Group& group, const ExchangeConfig& config);
   // Replaces the constructor on a rank whose front refuses its arguments and so has no
   // configuration: the other ranks get kPeerRejected with the message of `why`. Throws `why`, or
   // the error that broke the group.

@@ -111,8 +111,9 @@ FERRY_EXPORT ferry_code ferry_group_fence(ferry_group* group, int32_t rank);
 // They join with `newcomer` in their options, and wait there until this call. Begins the next view,
 // which has them; where it ends with an error, this view goes on on all ranks, and the call may be
 // repeated. FERRY_PEER_REJECTED: no process came for a rank in time (`deadline_ns` 0: the deadline
-// of the group), or it died. FERRY_PEER_LOST: a member died, and the view is over. Exchanges made
-// before are refused while the view has a rank that came later. Only for processes of one host.
+// of the group), or it died. FERRY_PEER_LOST: a member died, and the view is over. Exchanges that
+// all members have go on: the newcomers join them (ferry_exchange_join). Only for processes of one
+// host.
 FERRY_EXPORT ferry_code ferry_group_admit(ferry_group* group, const int32_t* ranks,
                                           int32_t num_ranks, int64_t deadline_ns);
 
@@ -130,6 +131,12 @@ FERRY_EXPORT ferry_code ferry_group_all_gather(ferry_group* group, const void* m
 // group if `group` is destroyed first, but is closed then.
 FERRY_EXPORT ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* config,
                                               ferry_exchange** exchange);
+// On a rank that took the place of a lost one, in the view that began with it: joins the first
+// exchange of this configuration that all members had made before and that it has not joined.
+// Local. The members go on with the exchange. FERRY_INVALID_ARGUMENT: there is none, or the members
+// have others; names the settings that differ.
+FERRY_EXPORT ferry_code ferry_exchange_join(const ferry_group* group, const ferry_config* config,
+                                            ferry_exchange** exchange);
 // Local, returns at once; NULL has no effect. Operations between their halves end without their
 // receive half. Received rows, output rows and handles stay valid.
 FERRY_EXPORT void ferry_exchange_destroy(ferry_exchange* exchange);

@@ -135,9 +135,8 @@ class FERRY_EXPORT Group {
   // the next view, which has them. All or nothing: where it ends with an error, this view goes on
   // on all ranks, and the call may be repeated. kPeerRejected: no process came for a rank in time
   // (0: the deadline of the group), or it died. kPeerLost: a member died, and the view is over.
-  // Operations in flight end. Exchanges made before are refused (kMismatch) while the view has a
-  // rank that came later: make them again. Only for processes of one host, whose group was not
-  // made by an all-gather.
+  // Operations in flight end. Exchanges that all members have go on: the newcomers join them
+  // (Exchange::join). Only for processes of one host, whose group was not made by an all-gather.
   [[nodiscard]] Status admit(std::span<const int> ranks = {},
                              std::chrono::nanoseconds deadline = {}) noexcept;
 

@@ -133,6 +133,14 @@ double imbalance(const Handle& handle) {
   return most * static_cast<double>(counts.size()) / static_cast<double>(all);
 }
 
+PyExchange owned(const PyGroup& group, Exchange exchange) {
+  auto state = std::make_shared<State>();
+  state->group = group;
+  state->exchange = std::move(exchange);
+  state->config = std::make_shared<const ExchangeConfig>(state->exchange.config());
+  return PyExchange(std::move(state), "exchange");
+}
+
 }  // namespace
 
 PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::kwargs& keywords) {
@@ -146,11 +154,13 @@ PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::k
     const Status why(error.code(), error.what(), members.rank());
     without_gil([&] { Exchange::refuse(members, why); });
   }
-  auto state = std::make_shared<State>();
-  state->group = group;
-  state->exchange = without_gil([&] { return Exchange(members, config); });
-  state->config = std::make_shared<const ExchangeConfig>(state->exchange.config());
-  return PyExchange(std::move(state), "exchange");
+  return owned(group, without_gil([&] { return Exchange(members, config); }));
+}
+
+PyExchange join_exchange(const PyGroup& group, const nb::kwargs& keywords) {
+  const Group members = group.get();
+  const ExchangeConfig config = read_config(keywords);
+  return owned(group, without_gil([&] { return Exchange::join(members, config); }));
 }
 
 PyReceived dispatch(const PyExchange& self, const DispatchObjects& objects) {

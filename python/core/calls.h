@@ -35,6 +35,7 @@ struct PyOperation {
 };
 
 PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::kwargs& keywords);
+PyExchange join_exchange(const PyGroup& group, const nb::kwargs& keywords);
 
 PyReceived dispatch(const PyExchange& self, const DispatchObjects& objects);
 PyOperation dispatch_send(const PyExchange& self, const DispatchObjects& objects);

@@ -193,6 +193,24 @@ void bind_outputs(nb::class_<PyExchange>& type) {
           "a loop that waits for True may not end: docs/python_reference.md, Lifetimes.");
 }
 
+void bind_to_group(nb::module_& module) {
+  nb::class_<PyGroup> group = nb::borrow<nb::class_<PyGroup>>(module.attr("Group"));
+  group.def("exchange", &make_exchange, arg("args"), arg("config"),
+            nb::sig("def exchange(self, **config: "
+                    "typing_extensions.Unpack[Settings]) -> Exchange"),
+            "Makes an exchange; keywords as in docs/python_reference.md. Collective: every rank "
+            "gives the same settings. Where a rank refuses its settings the others raise "
+            "ferry.PeerRejected.");
+  group.def("join_exchange", &join_exchange, arg("config"),
+            nb::sig("def join_exchange(self, **config: "
+                    "typing_extensions.Unpack[Settings]) -> Exchange"),
+            "On a rank that took the place of a lost one (ferry.init(slot=)), in the view that "
+            "began with it: joins the first exchange with these settings that all members had made "
+            "before and that this rank has not joined. Local: the members go on with theirs, and "
+            "wait for this rank in their next operation. Raises ferry.InvalidArgument if there is "
+            "none; it names the settings that differ.");
+}
+
 }  // namespace
 
 void bind_exchange(nb::module_& module) {
@@ -257,13 +275,7 @@ void bind_exchange(nb::module_& module) {
           "(expected: committed now, worst: reserved), bytes of shared memory of this rank.")
       .def_prop_ro("num_local_experts", &num_local_experts, "Experts of this rank, L.")
       .def_prop_ro("group", &group_of, "The group of the exchange.");
-  nb::class_<PyGroup> group = nb::borrow<nb::class_<PyGroup>>(module.attr("Group"));
-  group.def("exchange", &make_exchange, arg("args"), arg("config"),
-            nb::sig("def exchange(self, **config: "
-                    "typing_extensions.Unpack[Settings]) -> Exchange"),
-            "Makes an exchange; keywords as in docs/python_reference.md. Collective: every rank "
-            "gives the same settings. Where a rank refuses its settings the others raise "
-            "ferry.PeerRejected.");
+  bind_to_group(module);
 }
 
 }  // namespace ferry::python

@@ -231,8 +231,8 @@ void bind_views(nb::class_<PyGroup>& type) {
            "ferry.init(address=, slot=, size=). Begins the next view, which has them, and returns "
            "it. If it raises, this view goes on on all ranks: ferry.PeerRejected if no process "
            "came for a rank in time (deadline in seconds, None: that of the group) or it died; "
-           "ferry.PeerLost if a member died. Exchanges made before are refused while the view has "
-           "a rank that came later. Only for processes of one host.")
+           "ferry.PeerLost if a member died. Exchanges that all members have go on: the new "
+           "processes join them (join_exchange). Only for processes of one host.")
       .def(
           "fence",
           [](const PyGroup& self, int rank) {

@@ -43,18 +43,18 @@ std::vector<int> Admission::ranks() const {
 }
 
 std::string Admission::text() const {
-  return fmt::format("{} {} {} {} {}", name, view, number, fmt::join(members, ","),
+  return fmt::format("{} {} {} {} {} {}", name, view, number, num_offers, fmt::join(members, ","),
                      fmt::join(newcomers, ","));
 }
 
 Admission admission_in(const std::string& text, int rank, int size) {
   Admission admission;
   std::string members, newcomers;
-  std::istringstream(text) >> admission.name >> admission.view >> admission.number >> members >>
-      newcomers;
+  std::istringstream(text) >> admission.name >> admission.view >> admission.number >>
+      admission.num_offers >> members >> newcomers;
   admission.members = ranks_in(members);
   admission.newcomers = ranks_in(newcomers);
-  if (admission.view > 1 && is_ranks(admission.members, size) &&
+  if (admission.view > 1 && admission.num_offers >= 0 && is_ranks(admission.members, size) &&
       is_ranks(admission.newcomers, size) && is_ranks(admission.ranks(), size) &&
       std::ranges::binary_search(admission.newcomers, rank))
     return admission;

@@ -17,6 +17,7 @@ struct Admission {
   std::uint64_t number = 0;    // greater than that of its coordinator's last admission
   std::vector<int> members;    // the ranks of the view before, ascending; the first one coordinates
   std::vector<int> newcomers;  // the lost ranks that come back, ascending
+  int num_offers = 0;          // objects of the members that newcomers may join
   std::string name;            // where all of them meet; it cannot be guessed
 
   int coordinator() const { return members.front(); }

@@ -56,7 +56,17 @@ ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* c
       memory = member.allocator.allocate(sizeof(ferry_exchange));
     });
     if (!refusal.ok()) ferry::Exchange::refuse(member.group, refusal);
-    *exchange = make_in<ferry_exchange>(memory, member.allocator, member.group, wanted);
+    *exchange = make_in<ferry_exchange>(memory, member.allocator, member.group, wanted, false);
+  });
+}
+
+ferry_code ferry_exchange_join(const ferry_group* group, const ferry_config* config,
+                               ferry_exchange** exchange) {
+  return guarded([&] {
+    if (exchange) *exchange = nullptr;
+    const ferry_group& member = required(group, "group");
+    required(exchange, "exchange");
+    *exchange = make<ferry_exchange>(member.allocator, member.group, to_config(config), true);
   });
 }
 

@@ -91,10 +91,10 @@ struct ferry_group {
 
 struct ferry_exchange {
   ferry_exchange(const ferry::capi::Allocator& allocator, const ferry::Group& group,
-                 const ferry::ExchangeConfig& config)
+                 const ferry::ExchangeConfig& config, bool joins)
       : allocator(allocator),
         rank(group.rank()),
-        exchange(group, config),
+        exchange(joins ? ferry::Exchange::join(group, config) : ferry::Exchange(group, config)),
         replicas(exchange.config().replicas) {}
 
   ferry::capi::Allocator allocator;

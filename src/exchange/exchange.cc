@@ -15,7 +15,14 @@ using internal::made;
 
 Exchange::Exchange(const Group& group, const ExchangeConfig& config) {
   const internal::Making counted(group.state());
-  state_ = std::make_shared<ExchangeState>(group.state(), config);
+  state_ = std::make_shared<ExchangeState>(group.state(), config, false);
+}
+
+Exchange Exchange::join(const Group& group, const ExchangeConfig& config) {
+  const internal::Making counted(group.state());
+  Exchange joined;
+  joined.state_ = std::make_shared<ExchangeState>(group.state(), config, true);
+  return joined;
 }
 
 void Exchange::refuse(const Group& group, const Status& why) {

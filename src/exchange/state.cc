@@ -20,20 +20,24 @@ namespace ferry::internal {
 
 namespace {
 
-WindowView share_window(GroupState& group, const Setup& setup, const Deadline& by) {
-  return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout,
-          group.local_ranks(), setup.places};
+// Backs the flags and records of a rank with memory. The rank has called nothing. False: no memory.
+bool begin_flags(const Setup& setup, const WindowView& view, int rank) {
+  if (!view.segment->commit(setup.layout.control(rank), setup.layout.control_bytes())) return false;
+  new (&view.control(rank)) ControlFlags{};
+  return true;
 }
 
-// Backs with memory: this rank's flags, records and row lists, the sums that other ranks write for
-// it, and the flags and records of the ranks of other nodes that it serves. False: no memory.
-bool back_control(const Setup& setup, const WindowView& view, const Ways& ways) {
+// The flags and records of this rank, and of the ranks of other nodes that it serves.
+bool begin_flags(const Setup& setup, const WindowView& view, const Ways& ways) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
-    if (peer != setup.rank && !ways.serves(peer)) continue;
-    if (!view.segment->commit(setup.layout.control(peer), setup.layout.control_bytes()))
-      return false;
-    new (&view.control(peer)) ControlFlags{};
+    if ((peer == setup.rank || ways.serves(peer)) && !begin_flags(setup, view, peer)) return false;
   }
+  return true;
+}
+
+// Backs with memory this rank's row lists, and the sums that other ranks write for it. False: no
+// memory.
+bool back_lists(const Setup& setup, const WindowView& view) {
   const WindowLayout& layout = setup.layout;
   const int mine = view.local_ranks[setup.rank];
   if (!view.segment->commit(layout.sums_before(mine), layout.sums_bytes())) return false;
@@ -88,54 +92,84 @@ std::shared_ptr<WorkerPool> make_workers(int workers) {
                                       workers > 1 ? my_cpus_by_node() : std::vector<CpuList>());
 }
 
-ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
-  const Deadline by = usable(group).deadline();
-  std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
-  const Setup& setup = *made;
-  group->begin_channels();
-  const WindowView view = share_window(*group, setup, by);
-  std::optional<Ways> ways;
+// The parts that a rank makes by itself.
+struct OwnParts {
   std::shared_ptr<Pool> pool;
+  int first_buffer = 0;
+  std::optional<Ways> ways;
   std::shared_ptr<WorkerPool> workers;
   std::unique_ptr<Trace> trace;
-  int first = 0;
+};
+
+// `joins`: this rank's flags have begun (make_place).
+OwnParts make_own_parts(GroupState& group, const Setup& setup, const WindowView& view, bool joins) {
+  OwnParts own;
+  own.ways.emplace(group, setup, view);
+  own.pool = std::make_shared<Pool>(view.segment, setup.layout, setup.places->windows[setup.rank]);
+  own.first_buffer = own.pool->free_buffer().value();
+  own.pool->mark_used(own.first_buffer);
+  if ((!joins && !begin_flags(setup, view, *own.ways)) || !back_lists(setup, view) ||
+      !own.pool->back_rows(own.first_buffer, setup.num_sections(), setup.expected_section_rows()))
+    throw no_memory(setup);
+  if (!joins) Protocol::prepare(view.control(setup.rank), group.view().number, 0);
+  own.workers = make_workers(setup.config.workers);
+  own.ways->use(own.workers);
+  own.trace = Trace::open(group, setup);
+  return own;
+}
+
+// Call when all ranks of the view have backed their parts.
+ExchangeParts put_together(const std::shared_ptr<GroupState>& group,
+                           std::unique_ptr<const Setup> made, std::string terms,
+                           const WindowView& view, OwnParts own) {
+  const Setup& setup = *made;
+  FERRY_CHECK(view.num_ranks(), ==, setup.num_ranks);
+  map_in(setup, view, own.first_buffer, group->survival());
+  group->log(LogLevel::kInfo, fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved",
+                                          setup.id, text_of(setup.config), own.pool->backed_bytes(),
+                                          own.pool->window_bytes()));
+  return {.group = group,
+          .setup = std::move(made),
+          .terms = std::move(terms),
+          .view = view,
+          .pool = std::move(own.pool),
+          .ways = *own.ways,
+          .protocol = Protocol(*group, setup, view, *own.ways),
+          .workers = std::move(own.workers),
+          .stores = choose_stores(*group),
+          .trace = std::move(own.trace)};
+}
+
+ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
+  const Deadline by = usable(group).deadline();
+  std::unique_ptr<const Setup> setup = agree_on_setup(*group, config, by);
+  group->begin_channels();
+  const WindowView view{share_segment(*group, setup->layout.segment_bytes(), by), &setup->layout,
+                        group->local_ranks(), setup->places};
+  OwnParts own;
   // After this call either all ranks have their parts of the exchange, or all throw. No rank sends
   // a message of the exchange before.
   make_alike(*group, by, [&] {
-    ways.emplace(*group, setup, view);
-    pool = std::make_shared<Pool>(view.segment, setup.layout, setup.places->windows[setup.rank]);
-    first = pool->free_buffer().value();
-    pool->mark_used(first);
-    if (!back_control(setup, view, *ways) ||
-        !pool->back_rows(first, setup.num_sections(), setup.expected_section_rows()))
-      throw no_memory(setup);
-    Protocol::prepare(view.control(setup.rank), group->view().number, 0);
-    workers = make_workers(setup.config.workers);
-    ways->use(workers);
-    trace = Trace::open(*group, setup);
+    own = make_own_parts(*group, *setup, view, false);
     return std::string();
   });
-  FERRY_CHECK(pool->backed_rows(first), >=, setup.expected_section_rows());
-  FERRY_CHECK(view.num_ranks(), ==, setup.num_ranks);
-  map_in(setup, view, first, group->survival());
-  group->log(LogLevel::kInfo,
-             fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
-                         text_of(setup.config), pool->backed_bytes(), pool->window_bytes()));
-  return {.group = group,
-          .setup = std::move(made),
-          .view = view,
-          .pool = std::move(pool),
-          .ways = *ways,
-          .protocol = Protocol(*group, setup, view, *ways),
-          .workers = std::move(workers),
-          .stores = choose_stores(*group),
-          .trace = std::move(trace)};
+  std::string terms = terms_in_view(*group, *setup);
+  return put_together(group, std::move(setup), std::move(terms), view, std::move(own));
+}
+
+// On a newcomer.
+ExchangeParts join_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
+  auto [setup, offer] = take_offered_setup(usable(group), config);
+  const WindowView view{offer.segment, &setup->layout, group->local_ranks(), setup->places};
+  OwnParts own = make_own_parts(*group, *setup, view, true);
+  return put_together(group, std::move(setup), std::move(offer.terms), view, std::move(own));
 }
 
 }  // namespace
 
-ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config)
-    : parts_(make_parts(group, config)) {
+ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config,
+                             bool joins)
+    : parts_(joins ? join_parts(group, config) : make_parts(group, config)) {
   if (const View& view = group->view(); view.number > 1) {
     parts_.protocol.renew(view);
     require_ok(parts_.protocol.fits_view());
@@ -155,6 +189,11 @@ ExchangeState::~ExchangeState() {
 void ExchangeState::renew(const View& view) noexcept {
   parts_.protocol.renew(view);
   parts_.pool->forget_published();
+}
+
+void ExchangeState::make_place(int rank, std::uint64_t next) {
+  if (!begin_flags(*parts_.setup, parts_.view, rank)) throw no_memory(*parts_.setup);
+  Protocol::prepare(parts_.view.control(rank), next, 0);
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {

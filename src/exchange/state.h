@@ -20,8 +20,8 @@ namespace ferry::internal {
 class ExchangeState final : public Lasting {
  public:
   // Collective. If one rank cannot make its part, the constructor throws on all ranks
-  // (agreement.h).
-  ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config);
+  // (agreement.h). `joins`: on a newcomer, which joins an exchange of the members; not collective.
+  ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config, bool joins);
   ~ExchangeState() override;
   ExchangeState(const ExchangeState&) = delete;
   ExchangeState& operator=(const ExchangeState&) = delete;
@@ -49,6 +49,8 @@ class ExchangeState final : public Lasting {
   // These run between two views of the group (Lasting).
   void prepare(std::uint64_t next) noexcept override { parts_.protocol.prepare(next); }
   void renew(const View& view) noexcept override;
+  Offer offer() const override { return {parts_.terms, parts_.view.segment}; }
+  void make_place(int rank, std::uint64_t next) override;
 
   const ExchangeConfig& config() const noexcept { return parts_.setup->config; }
   int num_local_experts() const noexcept { return parts_.setup->num_local_experts(); }

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -20,6 +22,9 @@ constexpr std::size_t kNameDigits = 32;
 // The coordinator stops waiting for newcomers before the first deadline of a member: by this time
 // or a tenth of the remaining time, whichever is less. So the others get its reason in time.
 constexpr std::chrono::nanoseconds kEarly = std::chrono::milliseconds(500);
+
+// Separates what a member sends when the members agree.
+constexpr char kSeparator = '|';
 
 // What one rank sends to the others: "+" and a text, or "-" with the code, the culprit and the
 // reason of an error.
@@ -42,6 +47,34 @@ std::string list_of(const std::vector<int>& ranks) {
   return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
+std::vector<std::uint64_t> numbers_in(const std::string& text) {
+  std::istringstream numbers(text);
+  return {std::istream_iterator<std::uint64_t>(numbers), {}};
+}
+
+// Collective among the ranks of an admission: the coordinator sends the offers to the newcomers,
+// whose `offers` are empty.
+void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
+             const Deadline& by) {
+  const std::vector<int>& ranks = meeting.ranks();
+  const auto first = std::ranges::find(ranks, admission.coordinator()) - ranks.begin();
+  const bool newcomer = std::ranges::binary_search(admission.newcomers, meeting.rank());
+  for (int i = 0; i < admission.num_offers; ++i) {
+    std::string text;
+    if (meeting.rank() == admission.coordinator())
+      text = fmt::format("{}{}{}", offers[i].segment->bytes(), kSeparator, offers[i].terms);
+    text = meeting.all_gather(text, by)[first];
+    std::size_t bytes = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+    if (failure != std::errc() || end == text.data() + text.size() || *end != kSeparator)
+      throw Error(Code::kMismatch, fmt::format("rank {} offers \"{}\"", ranks[first], text),
+                  ranks[first]);
+    std::shared_ptr<Segment> segment =
+        meeting.pass_on(newcomer ? nullptr : offers[i].segment, bytes, by);
+    if (newcomer) offers.push_back({text.substr(end + 1 - text.data()), std::move(segment)});
+  }
+}
+
 }  // namespace
 
 // One call of admit() on a member of the view.
@@ -57,6 +90,8 @@ class Admitting {
   std::vector<int> newcomers() const;
   void check() const;
   std::chrono::nanoseconds agree();
+  std::string my_terms() const;
+  void keep_common_offers(const std::vector<std::string>& ids);
   std::string await_newcomers(std::chrono::nanoseconds limit);
   void invite(std::chrono::nanoseconds limit);
   Error of_view(const Error& why) const;
@@ -64,6 +99,7 @@ class Admitting {
   GroupState& group_;
   const std::vector<int> named_;
   const Deadline by_;
+  std::vector<Offer> offers_;  // after agree() those that all members have, in one order
   Admission admission_;
   std::unique_ptr<BootstrapCollectives> invited_;  // set on the coordinator
 };
@@ -106,7 +142,7 @@ void Admitting::run() {
   const std::chrono::nanoseconds limit = agree();
   try {
     invite(limit);
-    NextView::enter(group_, admission_, invited_.get(), by_);
+    NextView::enter(group_, admission_, std::move(offers_), invited_.get(), by_);
   } catch (const Error& error) {
     throw of_view(error);
   }
@@ -143,13 +179,22 @@ void Admitting::check() const {
   require_ok(next_view_held(group_));
 }
 
+// The remaining time of this rank, the newcomers, and the objects that it offers them.
+std::string Admitting::my_terms() const {
+  std::vector<std::uint64_t> ids;
+  for (const Offer& offer : offers_) ids.push_back(offer.segment->id());
+  return fmt::format("{}{}{}{}{}", by_.remaining_ns(), kSeparator, list_of(newcomers()), kSeparator,
+                     fmt::join(ids, " "));
+}
+
 // All members have come, and name the same newcomers. Returns the least of their remaining times.
 std::chrono::nanoseconds Admitting::agree() {
   std::optional<Error> mine;
   std::string text;
   try {
     check();
-    text = willing(fmt::format("{} {}", by_.remaining_ns(), list_of(newcomers())));
+    offers_ = group_.survival().offers();
+    text = willing(my_terms());
   } catch (const Error& error) {
     mine = error;
     text = refusal(Error(Code::kPeerRejected,
@@ -161,19 +206,36 @@ std::chrono::nanoseconds Admitting::agree() {
   if (mine) throw *mine;
   std::int64_t least = by_.remaining_ns();
   std::string named;
+  std::vector<std::string> ids(texts.size());
   for (std::size_t place = 0; place < texts.size(); ++place) {
-    const std::string sent = sent_by(members[place], texts[place]);
-    const std::string ranks = sent.substr(std::min(sent.find(' '), sent.size()));
+    std::istringstream sent(sent_by(members[place], texts[place]));
+    std::string remaining, ranks;
+    std::getline(sent, remaining, kSeparator);
+    std::getline(sent, ranks, kSeparator);
+    std::getline(sent, ids[place]);
     if (place == 0) named = ranks;
     if (ranks != named) {
       throw Error(Code::kMismatch,
-                  fmt::format("rank {} admits ranks{}, rank {} admits ranks{}", members[0], named,
+                  fmt::format("rank {} admits ranks {}, rank {} admits ranks {}", members[0], named,
                               members[place], ranks),
                   members[place]);
     }
-    least = std::min<std::int64_t>(least, std::atoll(sent.c_str()));
+    least = std::min<std::int64_t>(least, std::atoll(remaining.c_str()));
   }
+  keep_common_offers(ids);
   return std::chrono::nanoseconds(least);
+}
+
+// `ids`: for each member those of its segments. The order is that of the first member.
+void Admitting::keep_common_offers(const std::vector<std::string>& ids) {
+  std::map<std::uint64_t, Offer> mine;
+  for (Offer& offer : std::exchange(offers_, {})) mine[offer.segment->id()] = std::move(offer);
+  const std::vector<std::uint64_t> order = numbers_in(ids[0]);
+  for (const std::uint64_t id : order) {
+    const bool common = std::ranges::all_of(
+        ids, [&](const std::string& one) { return std::ranges::count(numbers_in(one), id) > 0; });
+    if (common) offers_.push_back(std::move(mine.at(id)));
+  }
 }
 
 // The coordinator waits for the newcomers, and the other members for it.
@@ -186,7 +248,7 @@ void Admitting::invite(std::chrono::nanoseconds limit) {
   const std::vector<int> ranks = newcomers();
   admission_ = admission_in(sent_by(coordinator, texts[0]), ranks[0], group_.size());
   if (admission_.view != view.number + 1 || admission_.members != view.members ||
-      admission_.newcomers != ranks)
+      admission_.newcomers != ranks || admission_.num_offers != std::ssize(offers_))
     throw Error(Code::kMismatch, fmt::format("rank {} sent \"{}\"", coordinator, texts[0]),
                 coordinator);
 }
@@ -197,6 +259,7 @@ std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
                 .number = NextView::last_admission(group_) + 1,
                 .members = view.members,
                 .newcomers = newcomers(),
+                .num_offers = static_cast<int>(offers_.size()),
                 .name = hex(fresh_nonce()).substr(0, kNameDigits)};
   const std::function<void()> look = [this] { NextView::look_for_loss(group_); };
   const Deadline early = by_.earlier(limit - std::min(limit / 10, kEarly));
@@ -221,10 +284,19 @@ void NextView::look_for_loss(GroupState& group) {
   require_ok(group.death_here());
 }
 
+// On the coordinator, whose places they are not: no rank of the view reads them before it begins.
+void NextView::make_places(GroupState& group, const Admission& admission,
+                           const std::vector<Offer>& offers) {
+  if (group.rank_ != admission.coordinator()) return;
+  for (const Offer& offer : offers)
+    for (const int rank : admission.newcomers)
+      group.survival_.make_place(*offer.segment, rank, admission.view);
+}
+
 // All ranks of an admission meet anew and make ready for the next view. Then one word in the memory
 // of the group decides for all of them whether it begins.
-void NextView::enter(GroupState& group, const Admission& admission, BootstrapCollectives* invited,
-                     const Deadline& by) {
+void NextView::enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
+                     BootstrapCollectives* invited, const Deadline& by) {
   const bool is_member = std::ranges::binary_search(admission.members, group.rank_);
   SharedFlags& flags = *group.flags_;
   const std::function<void()> look = [&group] { look_for_loss(group); };
@@ -238,6 +310,8 @@ void NextView::enter(GroupState& group, const Admission& admission, BootstrapCol
     }
     Rendezvous& all = is_member ? *meeting : *group.rendezvous_;
     group.meet_neighbours(all, looking);
+    pass_on(offers, admission, all, looking);
+    make_places(group, admission, offers);
     NextView::prepare(group, admission.view);
     all.all_gather("", looking);
   } catch (const Error& error) {
@@ -257,6 +331,7 @@ void NextView::enter(GroupState& group, const Admission& admission, BootstrapCol
   if (is_member) group.rendezvous_ = std::move(meeting);
   group.survival_.set_joined_in(admission.view);
   NextView::begin(group, {.number = admission.view, .members = admission.ranks()});
+  if (!is_member) group.survival_.set_open_offers(std::move(offers));
 }
 
 std::uint64_t NextView::last_admission(const GroupState& group) noexcept {
@@ -275,7 +350,7 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
   group->flags_.emplace(std::move(segment), rank, size, admission.view - 1, admission.ranks());
   group->survival_.meeting().group = group->flags_->group();
   try {
-    enter(*group, admission, nullptr, by);
+    enter(*group, admission, {}, nullptr, by);
   } catch (...) {
     group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
     throw;

@@ -13,8 +13,15 @@
 #include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/status.h"
+#include "memory/segment.h"
 
 namespace ferry::internal {
+
+// What a newcomer needs to join an object that the members of its group have.
+struct Offer {
+  std::string terms;  // equal on all ranks
+  std::shared_ptr<Segment> segment;
+};
 
 // An object of a group, such as an exchange, that outlives a view.
 class Lasting {
@@ -26,6 +33,11 @@ class Lasting {
   // The view has begun: all its ranks have prepared, or lack the object. No rank is in a call of an
   // earlier view.
   virtual void renew(const View& view) noexcept = 0;
+
+  virtual Offer offer() const = 0;
+  // On one member, while all members are in admit(): writes for the newcomer `rank` what prepare()
+  // writes for a rank that has called nothing. Throws Error(kCapacity).
+  virtual void make_place(int rank, std::uint64_t next) = 0;
 };
 
 class Survival {
@@ -42,6 +54,14 @@ class Survival {
   // Between these two the object is renewed with each view.
   void add(Lasting* object);
   void remove(Lasting* object) noexcept;
+  // The offers of the objects, in the order in which these were added.
+  std::vector<Offer> offers();
+  // Lasting::make_place() of the object with this segment, unless this rank has destroyed it.
+  void make_place(const Segment& segment, int rank, std::uint64_t next);
+  // On a newcomer, in the view in which it was admitted: offers that it has not taken.
+  void set_open_offers(std::vector<Offer> offers);
+  // Takes the first one whose terms fit; nothing: none does.
+  std::optional<Offer> take_offer(const std::function<bool(const std::string& terms)>& fit);
   // Counts the objects that have a thread of their own, which reads the view. While there is one,
   // survive() refuses. Relaxed: they are made in a Making, which orders this before survive()
   // looks.
@@ -85,6 +105,7 @@ class Survival {
   std::uint64_t prepared_ = 0;  // the last view for which this rank prepared
   std::vector<Lasting*> objects_;
   std::vector<std::function<void()>> departures_;
+  std::vector<Offer> open_offers_;
 };
 
 class GroupState;
@@ -98,9 +119,12 @@ class NextView {
   static void begin(GroupState& group, View view) noexcept;
 
   // On members and newcomers: they begin the view of an admission together. Throws Error if it does
-  // not begin. `invited`: as in Rendezvous::among().
-  static void enter(GroupState& group, const Admission& admission, BootstrapCollectives* invited,
-                    const Deadline& by);
+  // not begin. `offers`: on a member, those that the admission counts. `invited`: as in
+  // Rendezvous::among().
+  static void enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
+                    BootstrapCollectives* invited, const Deadline& by);
+  static void make_places(GroupState& group, const Admission& admission,
+                          const std::vector<Offer>& offers);
   // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
   // come is lost.
   static void look_for_loss(GroupState& group);

@@ -26,6 +26,35 @@ void Survival::remove(Lasting* object) noexcept {
   std::erase(objects_, object);
 }
 
+std::vector<Offer> Survival::offers() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Offer> offers;
+  for (const Lasting* const object : objects_) offers.push_back(object->offer());
+  return offers;
+}
+
+void Survival::make_place(const Segment& segment, int rank, std::uint64_t next) {
+  const std::lock_guard lock(mutex_);
+  for (Lasting* const object : objects_)
+    if (object->offer().segment.get() == &segment) object->make_place(rank, next);
+}
+
+void Survival::set_open_offers(std::vector<Offer> offers) {
+  const std::lock_guard lock(mutex_);
+  open_offers_ = std::move(offers);
+}
+
+std::optional<Offer> Survival::take_offer(
+    const std::function<bool(const std::string& terms)>& fit) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::ranges::find_if(open_offers_, [&](const Offer& offer) { return fit(offer.terms); });
+  if (found == open_offers_.end()) return std::nullopt;
+  Offer taken = std::move(*found);
+  open_offers_.erase(found);
+  return taken;
+}
+
 void Survival::prepare(std::uint64_t next) noexcept {
   const std::lock_guard lock(mutex_);
   prepared_ = next;
@@ -43,6 +72,7 @@ void Survival::begin(View view) noexcept {
   for (const int rank : view_.members) is_member_[rank] = true;
   meeting_ = {.group = meeting_.group};
   const std::lock_guard lock(mutex_);
+  open_offers_.clear();
   for (Lasting* const object : objects_) object->renew(view_);
   for (const std::function<void()>& depart : departures_) depart();
   departures_.clear();

@@ -196,6 +196,12 @@ std::shared_ptr<Segment> Segment::attach(int fd, std::size_t bytes) {
   return segment;
 }
 
+std::uint64_t Segment::id() const {
+  struct stat status {};
+  if (fstat(fd_, &status) != 0) throw refused("fstat", bytes_, errno);
+  return status.st_ino;
+}
+
 Segment::~Segment() {
   munmap(data_, mapped_bytes(bytes_));
   close(fd_);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace ferry::internal {
@@ -27,6 +28,8 @@ class Segment {
   std::byte* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
   int fd() const noexcept { return fd_; }
+  // A number that no other segment of this host has, equal in all processes that map this one.
+  std::uint64_t id() const;
 
   // Backs [offset, offset + length) with memory on the caller's NUMA node, in huge pages where the
   // kernel allows, and maps it in this process. False when memory is refused; a later access cannot

@@ -36,6 +36,10 @@ TEST(CapiErrors, NullIsRefusedByName) {
     refused(ferry_exchange_create(nullptr, &config, &exchange), "group");
     refused(ferry_exchange_create(group, nullptr, &exchange), "ferry_config");
     refused(ferry_exchange_create(group, &config, nullptr), "exchange");
+    refused(ferry_exchange_join(nullptr, &config, &exchange), "group");
+    refused(ferry_exchange_join(group, nullptr, &exchange), "ferry_config");
+    refused(ferry_exchange_join(group, &config, nullptr), "exchange");
+    refused(ferry_exchange_join(group, &config, &exchange), "may join in view 1");
     refused(ferry_window_bytes(nullptr, 1, &window), "ferry_config");
     refused(ferry_window_bytes(&config, 1, nullptr), "ferry_window");
     refused(ferry_exchange_stats(nullptr, nullptr), "exchange");

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,30 +38,10 @@ void go_on_with_all(Group& group) {
   }
 }
 
-// Plays in the view until a rank is lost; true: until `stop`.
-bool play_until(Group& group, const Scenario& scenario, const std::atomic<int>& stop) {
-  try {
-    Seat seat(group, scenario);
-    while (true) {
-      std::vector<int> stops(kRanks);
-      const int mine = stop.load(std::memory_order_relaxed);
-      if (!group.all_gather(&mine, sizeof mine, stops.data()).ok()) break;
-      if (std::ranges::count(stops, 1) > 0) return true;
-      if (!play_view(group, seat).ok()) break;
-    }
-    require_ok(group.survive(), "survive");
-    for (int i = 0; i < 2; ++i)
-      if (!play_view(group, seat).ok()) break;
-  } catch (const Error& error) {  // the exchange could not be made
-    require(error.code() == Code::kPeerLost || error.code() == Code::kBroken, error.what());
-    require_ok(group.survive(), "survive");
-  }
-  return false;
-}
-
 // What the processes of a test share.
 struct Shared {
   std::atomic<int> stop{0};
+  std::atomic<int> num_joins{0};            // newcomers that joined the exchange of the members
   std::atomic<int> is_member[kRanks] = {};  // the process of the rank has been in a view of all
   int num_members() const {
     return static_cast<int>(std::ranges::count(
@@ -71,6 +52,55 @@ struct Shared {
   }
 };
 
+// Plays in the views of a group, with one exchange as long as the ranks have it.
+class Playing {
+ public:
+  Playing(Group& group, const Scenario& scenario, Shared& shared)
+      : group_(group), scenario_(scenario), shared_(shared) {}
+
+  // In a view of all, until a rank is lost; true: until the end of the test.
+  bool until_loss() {
+    try {
+      begin();
+      while (group_.usable()) {
+        std::vector<int> stops(kRanks);
+        const int mine = shared_.stop.load(std::memory_order_relaxed);
+        if (!group_.all_gather(&mine, sizeof mine, stops.data()).ok()) break;
+        if (std::ranges::count(stops, 1) > 0) return true;
+        if (!play_view(group_, *seat_).ok()) break;
+      }
+    } catch (const Error& error) {  // the exchange could not be made
+      require(error.code() == Code::kPeerLost || error.code() == Code::kBroken, error.what());
+    }
+    require_ok(group_.survive(), "survive");
+    for (int i = 0; i < 2 && seat_; ++i)
+      if (!play_view(group_, *seat_).ok()) break;
+    return false;
+  }
+
+ private:
+  // All ranks come to the same: the exchange of before, if all have it or join it, or a new one.
+  void begin() {
+    if (!seat_) join();
+    if (seat_ && play_view(group_, *seat_).code() == Code::kMismatch) seat_.reset();
+    if (!seat_) seat_.emplace(group_, scenario_);
+  }
+
+  void join() {
+    try {
+      seat_.emplace(group_, scenario_, Exchange::join(group_, scenario_.config));
+      shared_.num_joins.fetch_add(1, std::memory_order_relaxed);
+    } catch (const Error& error) {
+      require(error.code() == Code::kInvalidArgument, error.what());
+    }
+  }
+
+  Group& group_;
+  const Scenario& scenario_;
+  Shared& shared_;
+  std::optional<Seat> seat_;
+};
+
 // Ranks are killed at any moment, also while they come back or others do; but one member lives.
 void kill_and_come_back(int kills, std::uint64_t seed) {
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), seed);
@@ -79,10 +109,11 @@ void kill_and_come_back(int kills, std::uint64_t seed) {
   ASSERT_NE(memory, MAP_FAILED);
   Shared& shared = *new (memory) Shared;
   const auto body = [&](Group group) {
+    Playing playing(group, scenario, shared);
     do {
       go_on_with_all(group);
       shared.is_member[group.rank()].store(1, std::memory_order_relaxed);
-    } while (!play_until(group, scenario, shared.stop));
+    } while (!playing.until_loss());
   };
   ProcessRanks ranks(kRanks, kOptions, body);
   shared.await_members(10000);
@@ -104,6 +135,7 @@ void kill_and_come_back(int kills, std::uint64_t seed) {
   EXPECT_EQ(shared.num_members(), kRanks);
   shared.stop.store(1, std::memory_order_relaxed);
   expect_all_well(ranks.wait(std::chrono::seconds(30)), "seed " + std::to_string(seed));
+  EXPECT_GE(shared.num_joins.load(std::memory_order_relaxed), kills / 4);
   munmap(memory, sizeof(Shared));
 }
 
@@ -145,10 +177,23 @@ class Refusing {
     refuse_newcomers(group);
     phase(group, 3);
     require_ok(group.admit(kOne), "admit");
-    Received received;
-    require_status(seat.exchange().dispatch(seat.dispatch_call(kAll).args(), received),
-                   Code::kMismatch, {"ranks 2 do not have this exchange in view 3", "came later"},
-                   "an exchange of view 1");
+    require_status(error_of([&] { Exchange::join(group, scenario_.config); }),
+                   Code::kInvalidArgument, {"that rank", "may join in view 3"}, "a member joins");
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "exchange of view 1");
+    all_again(group);
+  }
+
+  void newcomer(Group group) const {
+    ExchangeConfig other = scenario_.config;
+    other.hidden *= 2;
+    require_status(error_of([&] { Exchange::join(group, other); }), Code::kInvalidArgument,
+                   {"no exchange with this configuration that rank 2 may join in view 3",
+                    "hidden is " + std::to_string(other.hidden)},
+                   "another configuration");
+    Seat seat(group, scenario_, Exchange::join(group, scenario_.config));
+    require_status(error_of([&] { Exchange::join(group, scenario_.config); }),
+                   Code::kInvalidArgument, {"rank 2 may join in view 3"}, "joined twice");
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "exchange of view 1");
     all_again(group);
   }
 
@@ -226,7 +271,7 @@ TEST(Admit, WhatIsRefused) {
     require_status(newcomer(2, "host:2,rank:2"), Code::kMismatch, {"topologies"}, "another");
   }));
   part.await(3);
-  ranks.come_back(2, kOptions, [&](Group group) { part.all_again(group); });
+  ranks.come_back(2, kOptions, [&](Group group) { part.newcomer(group); });
   expect_all_well(ranks.wait(std::chrono::seconds(40)), "refusals");
 }
 

@@ -2,14 +2,18 @@
 #include "seat.h"
 
 #include <thread>
+#include <utility>
 
 namespace ferry::test {
 
 Seat::Seat(const Group& group, const Scenario& scenario)
+    : Seat(group, scenario, Exchange(group, scenario.config)) {}
+
+Seat::Seat(const Group& group, const Scenario& scenario, Exchange exchange)
     : scenario_(scenario),
       rank_(group.rank()),
       random_(scenario.seed, 2000 + static_cast<std::uint64_t>(group.rank())),
-      exchange_(group, scenario.config) {}
+      exchange_(std::move(exchange)) {}
 
 DispatchCall Seat::dispatch_call(int round) {
   return {scenario_, scenario_.rounds[round], rank_, random_};

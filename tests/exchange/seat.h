@@ -19,6 +19,7 @@ class Seat {
   };
 
   Seat(const Group& group, const Scenario& scenario);
+  Seat(const Group& group, const Scenario& scenario, Exchange exchange);
 
   Exchange& exchange() { return exchange_; }
   int rank() const { return rank_; }

@@ -12,11 +12,14 @@ from expert_steps import SETTINGS, step
 SIZE = 4
 
 
-def go_on_with_all(group, number):
+def go_on_with_all(group, number, exchange):
+    """The exchange of before goes on, and another one is made."""
     assert group.view == (number, (0, 1, 2, 3))
-    exchange = group.exchange(**SETTINGS)
-    for _ in range(3):
-        step(group, exchange, range(SIZE))
+    with pytest.raises(ferry.InvalidArgument, match=f"may join in view {number}"):
+        group.join_exchange(**SETTINGS)
+    for each in (exchange, group.exchange(**SETTINGS)):
+        for _ in range(3):
+            step(group, each, range(SIZE))
     assert group.all_gather(bytes([group.rank])) == [b"\0", b"\1", b"\2", b"\3"]
 
 
@@ -39,9 +42,7 @@ def member(rank, address, results):
                     group.admit([lost], deadline=2)
                 results.put((rank, "admits"))
                 assert group.admit() == (number + 1, (0, 1, 2, 3))
-                with pytest.raises(ferry.Mismatch, match="make it again"):
-                    step(group, exchange, range(SIZE))
-                go_on_with_all(group, number + 1)
+                go_on_with_all(group, number + 1, exchange)
         results.put((rank, "well"))
     except BaseException as error:
         results.put((rank, repr(error)))
@@ -50,7 +51,10 @@ def member(rank, address, results):
 def newcomer(rank, address, results):
     try:
         with ferry.init(address=address, slot=rank, size=SIZE) as group:
-            go_on_with_all(group, 3 if rank == 2 else 5)
+            with pytest.raises(ferry.InvalidArgument, match="top_k is 2 and 1"):
+                group.join_exchange(**{**SETTINGS, "top_k": 2})
+            exchange = group.join_exchange(**SETTINGS)
+            go_on_with_all(group, 3 if rank == 2 else 5, exchange)
             if rank == 2:
                 group.barrier()
                 with pytest.raises(ferry.PeerLost, match="rank 0"):
@@ -60,7 +64,7 @@ def newcomer(rank, address, results):
                     group.admit([0], deadline=2)
                 results.put((rank, "admits"))
                 assert group.admit() == (5, (0, 1, 2, 3))
-                go_on_with_all(group, 5)
+                go_on_with_all(group, 5, exchange)
         results.put((rank, "well"))
     except BaseException as error:
         results.put((rank, repr(error)))

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/return_pool.h"
@@ -25,6 +26,7 @@ namespace ferry::internal {
 struct ExchangeParts {
   std::shared_ptr<GroupState> group;
   std::unique_ptr<const Setup> setup;
+  std::string terms;  // on which newcomers join the exchange
   WindowView view;
   std::shared_ptr<Pool> pool;
   Ways ways;

@@ -1,14 +1,20 @@
 #include "exchange/setup/agreement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
+#include <iterator>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "exchange/setup/configuration.h"
+#include "exchange/setup/differences.h"
 #include "exchange/setup/replies.h"
 #include "traffic/choose.h"
 
@@ -27,14 +33,12 @@ std::vector<std::string> all_gather_replies(GroupState& group, const std::string
   return gather_in_view(group, mine, by);
 }
 
-// In a view that lacks ranks, those that remain own the experts, unless the configuration says
-// which ranks do.
-ExchangeConfig config_in_view(const GroupState& group, ExchangeConfig config) {
-  const std::vector<int>& members = group.view().members;
+// The complete configuration of an exchange that `members` of a group make. In a view that lacks
+// ranks, those that remain own the experts, unless the configuration says which ranks do.
+ExchangeConfig config_of(const std::vector<int>& members, int size, ExchangeConfig config) {
   const bool divided = !config.expert_rank.empty() || !config.expert_ranks.empty();
-  if (!divided && config.tp_size == 1 && std::ssize(members) < group.size())
-    config.expert_ranks = members;
-  return config;
+  if (!divided && config.tp_size == 1 && std::ssize(members) < size) config.expert_ranks = members;
+  return complete_config(std::move(config), size);
 }
 
 AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
@@ -42,8 +46,7 @@ AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
   return choose_algorithm(group.topology(), traffic_of(config, group.size()));
 }
 
-std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig& config) {
-  const ExchangeConfig complete = complete_config(config_in_view(group, config), group.size());
+std::unique_ptr<const Setup> make_setup(const GroupState& group, const ExchangeConfig& complete) {
   return std::make_unique<const Setup>(complete, group.topology(), group.rank(),
                                        choose(group, complete));
 }
@@ -82,10 +85,39 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
                                             const Deadline& by) {
   std::unique_ptr<const Setup> setup;
   make_alike(group, by, [&] {
-    setup = make_setup(group, config);
+    setup = make_setup(group, config_of(group.view().members, group.size(), config));
     return config_text(setup->config);
   });
   return setup;
+}
+
+std::string terms_in_view(const GroupState& group, const Setup& setup) {
+  return fmt::format("{}\n{}", fmt::join(group.view().members, " "), config_text(setup.config));
+}
+
+std::pair<std::unique_ptr<const Setup>, Offer> take_offered_setup(GroupState& group,
+                                                                  const ExchangeConfig& config) {
+  ExchangeConfig complete;
+  std::vector<std::string> differing;
+  const auto fit = [&](const std::string& terms) {
+    const std::size_t end = std::min(terms.find('\n'), terms.size());
+    std::istringstream makers(terms.substr(0, end));
+    complete = config_of({std::istream_iterator<int>(makers), {}}, group.size(), config);
+    const std::string theirs = terms.substr(std::min(end + 1, terms.size()));
+    if (config_text(complete) == theirs) return true;
+    differing.push_back(differences(config_text(complete), theirs));
+    return false;
+  };
+  std::optional<Offer> offer = group.survival().take_offer(fit);
+  if (!offer) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("there is no exchange with this configuration that rank {} may join in "
+                            "view {}{}{}",
+                            group.rank(), group.view().number, differing.empty() ? "" : ": ",
+                            fmt::join(differing, "; another: ")),
+                group.rank());
+  }
+  return {make_setup(group, complete), *std::move(offer)};
 }
 
 void refuse_setup(GroupState& group, const Error& why, const Deadline& by) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "exchange/setup/setup.h"
@@ -27,6 +28,14 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
 // Collective. Returns the setup of `config`; throws on all ranks if their configurations differ.
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
                                             const Deadline& by);
+
+// The terms of an exchange that was made in this view: its ranks, and its configuration.
+std::string terms_in_view(const GroupState& group, const Setup& setup);
+
+// On a newcomer: takes the first offer of an exchange with this configuration. Returns its setup,
+// too. Throws Error(kInvalidArgument) if there is none.
+std::pair<std::unique_ptr<const Setup>, Offer> take_offered_setup(GroupState& group,
+                                                                  const ExchangeConfig& config);
 
 // Collective. Rendezvous::share_segment, but throws the error of a group that breaks meanwhile.
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by);
