@@ -85,9 +85,11 @@ class MoE(torch.nn.Module):
 
     def join(self, group, mesh=None):
         """Gives a layer from torch.load its group, which must have as many ranks as the group before; `mesh` as for
-        MoE(). Collective. Raises InvalidArgument for a layer that has a group, and what MoE() raises."""
+        MoE(). A layer of a group that has admitted others calls it where they make theirs, MoE(), and keeps its
+        exchange and weights. Collective. Raises InvalidArgument for a layer that has another group, or this one in this
+        view, and what MoE() raises."""
         def check():
-            if self.group is not None:
+            if self.group is not None and (self.group is not group or self._view == group.view[0]):
                 raise ferry.InvalidArgument("MoE.join: this layer has a group")
             if group.size != self._num_ranks:
                 raise ferry.InvalidArgument(f"MoE.join: the group has {group.size} ranks, the layer was saved by one "

@@ -5,7 +5,10 @@ import hashlib
 import secrets
 import weakref
 
+from ferry.errors import InvalidArgument
 from ferry.views import keeping_owners
+
+_NONE, _HELD = b"\0", b"\1"  # the first byte of what a rank says of its exchange. The mark follows
 
 # By the id of the group and the settings. A Shared holds its group, so that no other group gets that id.
 _held: "weakref.WeakValueDictionary[tuple[int, str], Shared]" = weakref.WeakValueDictionary()
@@ -13,24 +16,41 @@ _held: "weakref.WeakValueDictionary[tuple[int, str], Shared]" = weakref.WeakValu
 
 class Shared:
     """An exchange and its group. Experts are of the ranks that own them in a view of all ranks: there the weights
-    are. `mark` is equal on the ranks that made the exchange together, and no other exchange has it."""
+    are. `mark` is equal on the ranks that use the exchange together, and no other exchange has it."""
 
-    def __init__(self, group, settings, mark):
-        self.group, self.exchange, self.mark = group, group.exchange(**keeping_owners(group, settings)), mark
+    def __init__(self, group, exchange, mark):
+        self.group, self.exchange, self.mark = group, exchange, mark
 
 
 def shared(group, settings, besides=None):
     """The Shared of the group with these settings, other than `besides`; a new one unless all ranks hold the same one.
     A rank may have collected the layers that held it earlier than others, and the creation of one may have ended on
-    some ranks only, when another died. Collective. Raises what Group.exchange raises, such as ferry.Mismatch for other
-    settings on another rank."""
-    text = repr(sorted(settings.items()))
-    found = _held.get((id(group), text))
+    some ranks only, when another died. A rank that took the place of a lost one joins that of the others. Collective.
+    Raises what Group.exchange raises, such as ferry.Mismatch for other settings on another rank."""
+    key, placed = (id(group), repr(sorted(settings.items()))), keeping_owners(group, settings)
+    found = _held.get(key)
     if found is besides:
         found = None
-    own = secrets.token_bytes(16) if found is None else found.mark
-    said = group.all_gather(own)  # empty for a rank that the view lacks
-    if found is None or any(mark not in (b"", own) for mark in said):
-        mark = hashlib.blake2b(b"".join([text.encode(), *said]), digest_size=16).digest()
-        found = _held[id(group), text] = Shared(group, settings, mark)
+    marks = agreed = _said(group, _HELD + found.mark if found else _NONE + secrets.token_bytes(16))
+    held = {one for one in marks if one.startswith(_HELD)}
+    if len(held) == 1 and len(set(marks)) > 1:  # ranks without one may be new, and join it
+        found = found or _joined(group, placed, min(held)[1:])
+        agreed = _said(group, _HELD if found else _NONE)
+    if found is None or len(set(agreed)) > 1:
+        mark = hashlib.blake2b(b"".join([key[1].encode(), *marks]), digest_size=16).digest()
+        found = Shared(group, group.exchange(**placed), mark)
+    _held[key] = found
     return found
+
+
+def _said(group, own):
+    """What the ranks of the view say. Collective."""
+    return [one for one in group.all_gather(own) if one]  # empty for a rank that the view lacks
+
+
+def _joined(group, settings, mark):
+    """The exchange of the members, which this rank joins if they offer it one with these settings; or None."""
+    try:
+        return Shared(group, group.join_exchange(**settings), mark)
+    except InvalidArgument:
+        return None
