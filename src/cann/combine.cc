@@ -166,7 +166,7 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
                                          &digests}};
   if (with_norm != nullptr) combine.norm = take_norm(*with_norm);
   Status status = exchange.combine(combine);
-  cache.follow(wanted, status, digests);  // throws; no rank follows others to another combine
+  cache.follow(wanted, status, digests);  // throws where the settings of ranks differ
   if (status.ok() && !shares_fit(digests))
     status = triplets.name_difference(cache.group(), exchange.config());
   if (!status.ok()) return {status_code(status.code()), status};

@@ -112,7 +112,7 @@ class Mailboxes {
   std::shared_ptr<Mirror> mirror_;
   int rank_;
   std::vector<Sender> senders_;      // [ranks]
-  std::vector<std::uint64_t> sent_;  // [ranks] position in this rank's mailbox to each
+  std::vector<std::uint64_t> sent_;  // [ranks] bytes written for each so far, with the gaps
 };
 
 }  // namespace ferry::internal
