@@ -73,7 +73,8 @@ bool Messages::has_lost_peer(const MessageState& message, const Status& death) c
 
 // Other ranks see that this rank waits for the peer of `awaited`. A thread that moves messages
 // beside the one that makes the calls has no such message: its wait does not count.
-Status Messages::await_event(std::uint64_t events, const MessageState* awaited) {
+Status Messages::await_event(std::uint64_t events, const MessageState* awaited,
+                             CountedWait& counted) {
   MessageState& first = *pending_.front();
   CallTime look(std::min(kLook, first.time.limit()));
   Await event = awaiting(first, {}, events);
@@ -85,7 +86,7 @@ Status Messages::await_event(std::uint64_t events, const MessageState* awaited) 
   event.value = events + 1;
   event.time = &look;
   event.needed = &nobody_;
-  Status status = group_.wait(event, counts);
+  Status status = group_.wait(event, counts, &counted);
   const bool quiet = status.code() == Code::kTimeout;
   if (!status.ok() && !quiet) return status;
   const std::int64_t now = now_ns();

@@ -53,17 +53,17 @@ void Messages::meet(Begun message) {
 
 // `awaited`: the message that the caller waits for; null: it waits for none of its own. After an
 // exception a message may have been moved in part, so the group breaks and all messages end.
-Status Messages::move(bool waits, const MessageState* awaited) noexcept {
+Status Messages::move(bool waits, const MessageState* awaited, CountedWait& counted) noexcept {
   Status status;
   try {
-    status = try_move(waits, awaited);
+    status = try_move(waits, awaited, counted);
   } catch (const std::exception& error) {
     status = group_.fail(error.what());
   }
   return status.ok() ? status : end_all(status);
 }
 
-Status Messages::try_move(bool waits, const MessageState* awaited) {
+Status Messages::try_move(bool waits, const MessageState* awaited, CountedWait& counted) {
   for (;;) {
     // Acquire: what is counted is seen below. Partner: Mailboxes::count_event().
     const std::uint64_t events = mailboxes_.events().load(std::memory_order_acquire);
@@ -76,14 +76,16 @@ Status Messages::try_move(bool waits, const MessageState* awaited) {
       ended = advance() || ended;
     }
     if (!waits || ended || pending_.empty()) return {};
-    if (Status status = await_event(events, awaited); !status.ok()) return status;
+    if (Status status = await_event(events, awaited, counted); !status.ok()) return status;
   }
 }
 
 Status Messages::finish(const std::shared_ptr<MessageState>& message) {
   begin(message);
+  CountedWait counted(group_.survival().num_calls());
   while (!message->has_ended()) {
-    if (Status status = move(/*waits=*/true, message.get()); !status.ok()) return status;
+    Status status = move(/*waits=*/true, message.get(), counted);
+    if (!status.ok()) return status;
   }
   return message->status;
 }

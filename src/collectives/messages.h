@@ -64,7 +64,10 @@ class Messages {
   void begin(std::shared_ptr<MessageState> message);
   // Moves what was begun. With `waits` it returns when a message has ended, or none is on its way.
   // An error is that of the group, with which all messages end.
-  Status progress(bool waits) { return move(waits, nullptr); }
+  Status progress(bool waits) {
+    CountedWait counted(group_.survival().num_calls());
+    return move(waits, nullptr, counted);
+  }
   // The same until this message has ended.
   Status finish(const std::shared_ptr<MessageState>& message);
 
@@ -86,9 +89,10 @@ class Messages {
   Status check(const MessageState& message, int sender, const PieceHead& head) const;
   void keep_all();
 
-  Status move(bool waits, const MessageState* awaited) noexcept;
-  Status try_move(bool waits, const MessageState* awaited);
-  Status await_event(std::uint64_t events, const MessageState* awaited);
+  // `counted`: of the call that moves messages.
+  Status move(bool waits, const MessageState* awaited, CountedWait& counted) noexcept;
+  Status try_move(bool waits, const MessageState* awaited, CountedWait& counted);
+  Status await_event(std::uint64_t events, const MessageState* awaited, CountedWait& counted);
   // Sets the ranks that the next wait is for.
   void want(int peer) noexcept;
   void want_any() noexcept;

@@ -31,6 +31,7 @@ namespace ferry::internal {
 struct Await;
 struct Seen;
 class CallTime;
+class CountedWait;
 
 // The first bytes of every message between nodes.
 struct MessageHead {
@@ -149,9 +150,9 @@ class GroupState {
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
   // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the
-  // deadline passes. Throws only what Await::meanwhile throws. `counts`: other ranks see that this
-  // rank waits (blame.h); false for a thread beside the one that makes its calls.
-  Status wait(const Await& await, bool counts = true);
+  // deadline passes. Throws only what Await::meanwhile throws. `counts`: others see this rank wait
+  // (blame.h); false for a thread beside that of its calls. `call`: one that waits in parts.
+  Status wait(const Await& await, bool counts = true, CountedWait* call = nullptr);
   // Whether `rank`, which has destroyed what `await` is about, leaves the group or ends within half
   // a second; that breaks the group.
   Status await_end(Await await, int rank) noexcept;

@@ -35,29 +35,9 @@ constexpr std::chrono::milliseconds kEndsSoon{500};
 constexpr int kNapPart = 8;
 constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
-// Counts a wait from begin() to its end. Relaxed: survive() in another thread may or may not see a
-// call that the program makes beside it; those that make objects count themselves (Making).
-class CountedWait {
- public:
-  explicit CountedWait(std::atomic<int>& num_calls) noexcept : num_calls_(num_calls) {}
-  ~CountedWait() {
-    if (counted_) num_calls_.fetch_sub(1, std::memory_order_relaxed);
-  }
-  CountedWait(const CountedWait&) = delete;
-  CountedWait& operator=(const CountedWait&) = delete;
-  void begin() noexcept {
-    if (!counted_) num_calls_.fetch_add(1, std::memory_order_relaxed);
-    counted_ = true;
-  }
-
- private:
-  std::atomic<int>& num_calls_;
-  bool counted_ = false;
-};
-
 }  // namespace
 
-Status GroupState::wait(const Await& await, bool counts) {
+Status GroupState::wait(const Await& await, bool counts, CountedWait* call) {
   const bool in_network = messages_ && !nodes_.progress.own_thread;
   const int crowded_spins = in_network ? kSpinsCrowdedNetwork : kSpinsCrowded;
   const int spins = await.crowded ? crowded_spins : kSpins;
@@ -66,7 +46,8 @@ Status GroupState::wait(const Await& await, bool counts) {
   // When the waits for all ranks and for `peer` began; 0: no wait has begun.
   std::int64_t began_ns = 0, peer_began_ns = 0;
   std::int64_t calm = 0;  // turns of the loop since the last flag went up
-  CountedWait counted(survival_.num_calls());
+  CountedWait alone(survival_.num_calls());
+  CountedWait& counted = call ? *call : alone;
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {

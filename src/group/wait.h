@@ -44,6 +44,27 @@ class CallTime {
   std::int64_t looked_ns_ = 0;  // 0: not yet
 };
 
+// Counts a call that waits (Survival::num_calls), from begin() to its end. Relaxed: survive() in
+// another thread may or may not see a call that the program makes beside it; those that make
+// objects count themselves (Making).
+class CountedWait {
+ public:
+  explicit CountedWait(std::atomic<int>& num_calls) noexcept : num_calls_(num_calls) {}
+  ~CountedWait() {
+    if (counted_) num_calls_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  CountedWait(const CountedWait&) = delete;
+  CountedWait& operator=(const CountedWait&) = delete;
+  void begin() noexcept {
+    if (!counted_) num_calls_.fetch_add(1, std::memory_order_relaxed);
+    counted_ = true;
+  }
+
+ private:
+  std::atomic<int>& num_calls_;
+  bool counted_ = false;
+};
+
 // Flags of all ranks, one per rank at a fixed stride. Up when the flag is >= value.
 struct Await {
   const char* operation;  // "dispatch", "combine", "barrier", ...

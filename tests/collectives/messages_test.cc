@@ -18,6 +18,7 @@
 #include "base/waiting.h"
 #include "exchange/frame.h"
 #include "ferry/collectives.h"
+#include "group/state.h"
 #include "network/passing_transport.h"
 #include "network/refusing_transport.h"
 
@@ -91,6 +92,35 @@ TEST(MessageWaits, ARankInARecvIsSeenToWaitForItsPeer) {
         require(status.code() == Code::kTimeout && status.culprit() == 2, status.message());
       },
       "", {.deadline = std::chrono::seconds(20)});
+}
+
+// survive() in another thread is refused while this rank waits for a message. The receive waits in
+// parts, and another message ends meanwhile.
+TEST(MessageWaits, AThreadThatReceivesIsCountedUntilItReturns) {
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    const float one = 1;
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(120));
+      require_ok(collectives.send(&one, 1, DataType::kFp32, 0, 1), "another message");
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      return require_ok(collectives.send(&one, 1, DataType::kFp32, 0, 0), "the message");
+    }
+    const std::atomic<int>& num_calls = group.state()->survival().num_calls();
+    const auto is_counted = [&] { return num_calls.load(std::memory_order_relaxed) > 0; };
+    float got = 0, other = 0;
+    const Message early = collectives.begin_recv(&other, 1, DataType::kFp32, 1, 1);
+    Status received;
+    std::jthread receiver([&] { received = collectives.recv(&got, 1, DataType::kFp32, 1, 0); });
+    while (!is_counted()) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(250);
+    bool counted = true;
+    while (counted && std::chrono::steady_clock::now() < until) counted = is_counted();
+    receiver.join();
+    require_ok(received, "recv");
+    require(early.ended() && other == 1 && got == 1, "both messages");
+    require(counted, "the receive was not counted all the time");
+  });
 }
 
 // All messages have come before the first receive.
