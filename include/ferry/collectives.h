@@ -38,6 +38,7 @@ class FERRY_EXPORT Message {
  public:
   Message() = default;  // has ended, with kClosed
   explicit Message(std::shared_ptr<internal::MessageState> state) noexcept;
+  explicit Message(Status failure) noexcept;  // has ended with it
 
   bool ended() const noexcept;
   // The status that send or recv would have returned. Valid when the message has ended.
@@ -47,6 +48,7 @@ class FERRY_EXPORT Message {
 
  private:
   std::shared_ptr<internal::MessageState> state_;
+  Status failure_;  // of a message without a state; ok: it was default-made
 };
 
 // One rank's access to the collectives of a group. All calls except those for messages, rank() and

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "collectives/state.h"
 #include "exchange/public_calls.h"
 #include "exchange/setup/agreement.h"
@@ -25,10 +27,11 @@ Status guarded(const std::shared_ptr<CollectivesState>& state, const Call& call)
 Message begun(const std::shared_ptr<CollectivesState>& state,
               const CollectivesState::MessageSpot& spot, Collectives::Deadline deadline) noexcept {
   Message message;
-  static_cast<void>(guarded(state, [&](CollectivesState& made) {
+  Status status = guarded(state, [&](CollectivesState& made) {
     message = Message(made.begin(spot, deadline));
     return Status();
-  }));
+  });
+  if (!status.ok()) message = Message(std::move(status));
   return message;
 }
 
@@ -181,10 +184,13 @@ Status Collectives::progress(bool waits) noexcept {
 Message::Message(std::shared_ptr<internal::MessageState> state) noexcept
     : state_(std::move(state)) {}
 
+Message::Message(Status failure) noexcept : failure_(std::move(failure)) {}
+
 bool Message::ended() const noexcept { return !state_ || state_->has_ended(); }
 
 Status Message::status() const {
-  return state_ ? state_->status : Status(Code::kClosed, kNoCollectives);
+  if (state_) return state_->status;
+  return failure_.ok() ? Status(Code::kClosed, kNoCollectives) : failure_;
 }
 
 int Message::source() const noexcept { return state_ ? state_->source : -1; }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/waiting.h"
+#include "collectives/refused_memory.h"
 #include "exchange/frame.h"
 #include "ferry/collectives.h"
 #include "group/state.h"
@@ -120,6 +121,27 @@ TEST(MessageWaits, AThreadThatReceivesIsCountedUntilItReturns) {
     require_ok(received, "recv");
     require(early.ended() && other == 1 && got == 1, "both messages");
     require(counted, "the receive was not counted all the time");
+  });
+}
+
+// The memory that a message needs is refused, at each place where it is requested.
+TEST(MessageWaits, AMessageThatCannotBeginSaysWhy) {
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    float data = 1;
+    if (group.rank() == 1)
+      return require_ok(collectives.recv(&data, 1, DataType::kFp32, 0, 0), "recv");
+    int refusals = 0;
+    Message sent;
+    for (; refusals < 100; ++refusals) {
+      const RefusedMemory after(refusals);
+      sent = collectives.begin_send(&data, 1, DataType::kFp32, 1, 0);
+      if (!sent.ended()) break;
+      require(sent.status().code() == Code::kCapacity, sent.status().message());
+    }
+    require(refusals > 0 && refusals < 100, std::to_string(refusals) + " refusals");
+    while (!sent.ended()) require_ok(collectives.progress(), "progress");
+    require_ok(sent.status(), "send");
   });
 }
 

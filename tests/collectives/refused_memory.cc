@@ -1,0 +1,28 @@
+#include "collectives/refused_memory.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+constexpr int kNoLimit = -1;
+thread_local int blocks_left = kNoLimit;
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (blocks_left == 0) throw std::bad_alloc();
+  if (blocks_left > 0) --blocks_left;
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace ferry::test {
+
+RefusedMemory::RefusedMemory(int blocks) noexcept { blocks_left = blocks; }
+RefusedMemory::~RefusedMemory() { blocks_left = kNoLimit; }
+
+}  // namespace ferry::test
