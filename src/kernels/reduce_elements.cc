@@ -7,6 +7,7 @@
 // foreach_target.h comes first: it includes this file again for each target.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 #include "kernels/kernels.h"
@@ -37,6 +38,24 @@ float reduce_one(float a, float b) {
   return a + b;
 }
 
+// Inline for fp32: a small call has such elements only.
+template <DataType type>
+float load_one(const std::byte* element) {
+  if constexpr (type != DataType::kFp32) return to_float(element, type);
+  float value;
+  std::memcpy(&value, element, sizeof value);
+  return value;
+}
+
+template <DataType type>
+void store_one(float value, std::byte* element) {
+  if constexpr (type == DataType::kFp32) {
+    std::memcpy(element, &value, sizeof value);
+  } else {
+    from_float(value, element, type);
+  }
+}
+
 template <DataType type, ReduceOp op>
 void reduce_floats(const ReduceElements& args) {
   constexpr std::size_t kElement = type == DataType::kFp32 ? 4 : 2;
@@ -63,10 +82,10 @@ void reduce_floats(const ReduceElements& args) {
     store_chunk<type, false>(a, b, out + i * kElement, false);
   }
   for (; i < args.count; ++i) {
-    float result = to_float(at(0, i), type);
+    float result = load_one<type>(at(0, i));
     for (int row = 1; row < args.num_rows; ++row)
-      result = reduce_one<op>(result, to_float(at(row, i), type));
-    from_float(op == ReduceOp::kAvg ? result / divisor : result, out + i * kElement, type);
+      result = reduce_one<op>(result, load_one<type>(at(row, i)));
+    store_one<type>(op == ReduceOp::kAvg ? result / divisor : result, out + i * kElement);
   }
 }
 
