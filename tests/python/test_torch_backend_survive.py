@@ -149,6 +149,7 @@ def test_a_message_in_flight_of_a_usable_group():
 @ranks(2, kind="threads", deadline=30)
 def test_the_timeout_is_for_the_memory_of_the_new_view_too():
     group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    dist.barrier()  # survive() of one rank would end init_process_group() of the other
     if dist.get_rank() == 1:
         naps, begin_view = iter([4.0]), group._begin_view
         group._begin_view = lambda by: time.sleep(next(naps, 0.0)) or begin_view(by)
