@@ -52,6 +52,7 @@ Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const Collecti
 
 void Calls::close() noexcept {
   if (!group_.usable()) return;
+  raise(flag(rank(), number_ + 1).step, Step::kDeparted);  // partner: await(), as raise_step()
   raise_step(Step::kDeparted);
   if (mirror_) Mirror::keep_open(mirror_);
 }
@@ -61,9 +62,7 @@ void Calls::show(const void* data, std::size_t bytes, int readers) noexcept {
     record().in_place = allocations_->offset_of(data, bytes);
 }
 
-void Calls::put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
-                int reader) const {
-  std::byte* const place = half(rank(), round) + offset;
+void Calls::put(std::byte* place, const std::byte* from, std::size_t bytes, int reader) const {
   const bool all = reader == kAll;
   if (record(rank()).in_place == 0 && (all || group_.here(reader)))
     copy(place, from, bytes, Stores::kCached);
@@ -95,9 +94,12 @@ void Calls::publish_counts(std::span<const std::int64_t> sent,
   std::ranges::copy(expected, counts(layout_.expected_counts(rank(), number_)));
 }
 
+// Then it touches the flag of the next call: a line that other ranks have read takes as long to
+// write as a line of theirs to read.
 void Calls::raise_step(std::uint64_t step) noexcept {
-  raise(flag(rank()).step, step);  // partner: await()
+  raise(flag(rank(), number_).step, step);  // partner: await()
   group_.ring();
+  flag(rank(), number_ + 1).touch(step);
   if (!mirror_) return;
   step == Step::written(number_, 0) ? mirror_->send_call(number_) : mirror_->send_step(step);
 }
@@ -106,7 +108,7 @@ Await Calls::awaiting(const char* phase, std::uint64_t step) noexcept {
   return {.operation = call_name(record().terms.kind),
           .number = number_,
           .phase = phase,
-          .flags = &flag(0).step,
+          .flags = &flag(0, step / Step::kPerCall).step,
           .stride_bytes = layout_.control_bytes(),
           .value = step,
           .time = &time_,
@@ -124,7 +126,7 @@ Status Calls::await_free_half() {
 }
 
 Status Calls::meet() {
-  flag(rank()).say(record());
+  flag(rank(), number_).say(record());
   raise_step(Step::written(number_, 0));
   if (Status status = await("call", Step::written(number_, 0)); !status.ok()) return status;
   return examine();

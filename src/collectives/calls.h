@@ -3,9 +3,9 @@
 // (verdict.cc).
 //
 // Every rank waits for the flag of every rank in every call. So a rank that begins call n knows
-// that all have finished call n - 2, whose terms and half of the window it replaces. Call n
-// begins with half n modulo 2. A call in which ranks read memory of the caller (show) ends when all
-// have read it.
+// that all have finished call n - 2, whose terms, small data and half of the window it replaces.
+// Call n begins with half n modulo 2. A call in which ranks read memory of the caller (show) ends
+// when all have read it.
 #pragma once
 
 #include <chrono>
@@ -49,6 +49,19 @@ class Calls {
   std::byte* half(int rank, std::int64_t round) const noexcept {
     return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
   }
+  // Where a round has `bytes` of a rank that all others read, and those for the reader of this
+  // index from 0 on. On one node few bytes lie beside the flag. They are all of the data, or the
+  // end of them: a chunk that others follow is larger.
+  std::byte* place(int rank, std::int64_t round, std::size_t bytes) const noexcept {
+    return bytes <= sizeof(CallFlag::data) && !mirror_ ? flag(rank, number_).data
+                                                       : half(rank, round);
+  }
+  std::byte* place_for(std::size_t reader, int rank, std::int64_t round,
+                       std::size_t bytes) const noexcept {
+    const std::size_t few = layout_.few_for_one();
+    return bytes <= few && !mirror_ ? flag(rank, number_).data + reader * few
+                                    : half(rank, round) + reader * layout_.slot_bytes();
+  }
 
   // Shows the other ranks of the node where the data of this rank are, if the caller has the memory
   // from `allocations` and the data do not fit the caches. put() then copies nothing for these
@@ -60,13 +73,12 @@ class Calls {
   void show(const void* data, std::size_t bytes, int readers) noexcept;
   // The data of a rank in memory of its caller; null: they are in its window.
   const std::byte* shown(int rank) const noexcept {
-    const bool shows = (flag(rank).traits[number_ % 2] & CallTrait::kShows) != 0;
+    const bool shows = (flag(rank, number_).traits & CallTrait::kShows) != 0;
     return shows && group_.here(rank) ? at(record(rank).in_place) : nullptr;
   }
-  // Writes data that `reader` will read to an offset in this rank's half.
+  // Writes data that `reader` will read to a place of this rank.
   static constexpr int kAll = Mirror::kAll;
-  void put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
-           int reader) const;
+  void put(std::byte* place, const std::byte* from, std::size_t bytes, int reader) const;
   // The stores for outputs of `bytes` on this rank: past the caches if the outputs do not fit them.
   Stores stores(std::size_t bytes) const noexcept {
     return bytes > cached_bytes_ ? Stores::kStreaming : Stores::kCached;
@@ -113,8 +125,8 @@ class Calls {
   const CallRecord& record(int rank, std::uint64_t number) const noexcept {
     return *reinterpret_cast<const CallRecord*>(at(layout_.record(rank, number)));
   }
-  CallFlag& flag(int rank) const noexcept {
-    return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
+  CallFlag& flag(int rank, std::uint64_t number) const noexcept {
+    return *reinterpret_cast<CallFlag*>(at(layout_.flag(rank, number)));
   }
   void raise_step(std::uint64_t step) noexcept;
   Await awaiting(const char* phase, std::uint64_t step) noexcept;

@@ -28,17 +28,21 @@ bool Incoming::read(const MirrorMessage& message, bool serves) noexcept {
       if (serves) read_data(message);
       return false;
     case MirrorMessage::kStep:
-      // Partner: Calls::await(). This rank is the only writer.
-      if (serves) raise_to(flag(message.from).step, message.number);
+      if (serves) raise_step(message.from, message.number);
       return serves;
     default: return false;
   }
 }
 
+// In both flags, as Calls::raise_step(). This rank is the only writer. Partner: Calls::await().
+void Incoming::raise_step(int rank, std::uint64_t step) noexcept {
+  for (const std::uint64_t number : {0, 1}) raise_to(flag(rank, number).step, step);
+}
+
 bool Incoming::read_call(const MirrorMessage& message) noexcept {
   const std::uint64_t number = message.number;
   // Relaxed: this rank is the only writer. The limit keeps the steps of the call below kDeparted.
-  const std::uint64_t last = flag(message.from).step.load(std::memory_order_relaxed);
+  const std::uint64_t last = flag(message.from, number).step.load(std::memory_order_relaxed);
   if (number <= last / Step::kPerCall || number > Step::kMostCalls) return false;
   if (message.body.size() != record_bytes(num_ranks_)) return false;
   std::byte* const record = at(layout_.record(message.from, number));
@@ -46,10 +50,10 @@ bool Incoming::read_call(const MirrorMessage& message) noexcept {
   auto& said = *reinterpret_cast<CallRecord*>(record);
   said.number = number;
   said.reason[sizeof said.reason - 1] = 0;
-  flag(message.from).say(said);
+  flag(message.from, number).say(said);
   std::memcpy(at(layout_.sent_counts(message.from, number)),
               message.body.data() + sizeof(CallRecord), message.body.size() - sizeof(CallRecord));
-  raise_to(flag(message.from).step, Step::written(number, 0));
+  raise_step(message.from, Step::written(number, 0));
   return true;
 }
 

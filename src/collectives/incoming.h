@@ -40,6 +40,7 @@ class Incoming {
 
  private:
   bool read_call(const MirrorMessage& message) noexcept;
+  void raise_step(int rank, std::uint64_t step) noexcept;
   void read_data(const MirrorMessage& message) noexcept;
   bool read_piece(const MirrorMessage& message) noexcept;
   // An incomplete message: the bytes of all of it, and the bytes that are missing.
@@ -52,8 +53,8 @@ class Incoming {
     mailbox(rank_, rank_).events.fetch_add(1, std::memory_order_seq_cst);
   }
   std::byte* at(std::size_t offset) const noexcept { return segment_ + offset; }
-  CallFlag& flag(int rank) const noexcept {
-    return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
+  CallFlag& flag(int rank, std::uint64_t number) const noexcept {
+    return *reinterpret_cast<CallFlag*>(at(layout_.flag(rank, number)));
   }
   MailboxFlags& mailbox(int sender, int receiver) const noexcept {
     return *reinterpret_cast<MailboxFlags*>(at(layout_.mailboxes(sender)) +

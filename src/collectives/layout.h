@@ -2,9 +2,9 @@
 // number of ranks, except the counts of the records and the flags of messages, which are 8 bytes
 // for each pair of ranks.
 //
-//   flag and records [ranks]     CallFlag, CallRecord of each of the last calls, then for calls of
-//                                even and of odd numbers the counts that the rank sends [ranks],
-//                                and those that it expects [ranks]
+//   flags and records [ranks]    CallFlag of calls with even and with odd numbers, CallRecord of
+//                                each of the last calls, then for even and odd numbers the counts
+//                                that the rank sends [ranks], and those that it expects [ranks]
 //   windows          [ranks]     two halves
 //   mailboxes        [ranks]     of one sender, for each receiver (mailbox.h)
 //   allocations      [ranks]     what a rank hands out to its caller (allocations.h)
@@ -30,13 +30,15 @@ class CollectivesLayout {
                     std::size_t shared_bytes = 0) {
     const auto ranks = static_cast<std::size_t>(num_ranks);
     Accumulator control;
-    control.take(sizeof(CallFlag), alignof(CallFlag));
+    control.take(2 * sizeof(CallFlag), alignof(CallFlag));
     record_ = control.take(kRecords * sizeof(CallRecord), kLine);
     counts_ = control.take(checked_mul(4 * sizeof(std::int64_t), ranks), kLine);
     counts_bytes_ = ranks * sizeof(std::int64_t);
     control_bytes_ = control.align(alignof(CallFlag));
     half_bytes_ = window_bytes / 2 / kLine * kLine;
-    slot_bytes_ = half_bytes_ / std::max<std::size_t>(1, ranks - 1) / kLine * kLine;
+    const std::size_t others = std::max<std::size_t>(1, ranks - 1);
+    slot_bytes_ = half_bytes_ / others / kLine * kLine;
+    few_for_one_ = sizeof(CallFlag::data) / others;
     mailbox_bytes_ = mailbox_bytes;
     Accumulator segment;
     segment.take(checked_mul(control_bytes_, ranks), kPage);
@@ -50,6 +52,9 @@ class CollectivesLayout {
   std::size_t segment_bytes() const noexcept { return segment_bytes_; }
   std::size_t control(int rank) const noexcept { return rank * control_bytes_; }
   std::size_t control_bytes() const noexcept { return control_bytes_; }
+  std::size_t flag(int rank, std::uint64_t number) const noexcept {
+    return control(rank) + number % 2 * sizeof(CallFlag);
+  }
   std::size_t record(int rank, std::uint64_t number) const noexcept {
     return control(rank) + record_ + number % kRecords * sizeof(CallRecord);
   }
@@ -62,6 +67,8 @@ class CollectivesLayout {
   std::size_t half_bytes() const noexcept { return half_bytes_; }
   // A half has a slot for each other rank.
   std::size_t slot_bytes() const noexcept { return slot_bytes_; }
+  // The share of each other rank in the data beside a flag.
+  std::size_t few_for_one() const noexcept { return few_for_one_; }
   std::size_t window(int rank) const noexcept { return windows_ + rank * window_stride(); }
   std::size_t window_bytes() const noexcept { return 2 * half_bytes_; }
   std::size_t half(int rank, std::uint64_t parity) const noexcept {
@@ -78,7 +85,7 @@ class CollectivesLayout {
   std::size_t mailbox_stride() const { return (mailbox_bytes_ + kPage - 1) / kPage * kPage; }
 
   std::size_t record_, counts_, counts_bytes_, control_bytes_, mailbox_bytes_;
-  std::size_t half_bytes_, slot_bytes_;
+  std::size_t half_bytes_, slot_bytes_, few_for_one_;
   std::size_t windows_, mailboxes_, shared_bytes_, shared_, segment_bytes_;
 };
 

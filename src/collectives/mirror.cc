@@ -40,9 +40,10 @@ void Mirror::keep_open(const std::shared_ptr<Mirror>& mirror) {
 bool Mirror::go_on() {
   channel_.done = channel_.kept_open != nullptr;
   for (int peer = 0; peer < group_.size() && channel_.done; ++peer) {
+    const auto& flag = *reinterpret_cast<const CallFlag*>(at(layout_.flag(peer, 0)));
     // Acquire: as in Await::up.
     const bool ends = !serves(peer) || group_.ended(peer, /*sends_here=*/true) ||
-                      flag(peer).step.load(std::memory_order_acquire) == Step::kDeparted;
+                      flag.step.load(std::memory_order_acquire) == Step::kDeparted;
     channel_.done = ends;
   }
   return false;

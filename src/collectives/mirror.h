@@ -60,9 +60,6 @@ class Mirror {
   void read(const InMessage& message);
   bool go_on();
   std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
-  CallFlag& flag(int rank) const noexcept {
-    return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
-  }
 
   GroupState& group_;
   std::shared_ptr<Segment> segment_;

@@ -8,15 +8,11 @@ namespace ferry::internal {
 
 namespace {
 
-// The offset of the slot of `receiver` in a half of the window of `sender`.
-std::size_t slot_offset(const Calls& calls, int sender, int receiver) noexcept {
+// The place of `bytes` that `sender` writes for `receiver`.
+std::byte* slot(const Calls& calls, int sender, int receiver, std::int64_t round,
+                std::size_t bytes) noexcept {
   const int index = receiver - sender - 1 + (receiver < sender ? calls.size() : 0);
-  return static_cast<std::size_t>(index) * calls.layout().slot_bytes();
-}
-
-// The data that `sender` has written for this rank.
-const std::byte* slot(const Calls& calls, int sender, std::int64_t round) noexcept {
-  return calls.half(sender, round) + slot_offset(calls, sender, calls.rank());
+  return calls.place_for(static_cast<std::size_t>(index), sender, round, bytes);
 }
 
 // Writes the data for each other rank into the slots. `in` has a place for ranks that the view
@@ -26,7 +22,8 @@ void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sen
   for (int peer = 0; peer < calls.size(); ++peer) {
     const Chunk chunk(sent.of(peer), calls.layout().slot_bytes(), round);
     if (peer != calls.rank() && chunk.size > 0 && calls.has(peer))
-      calls.put(round, slot_offset(calls, calls.rank(), peer), in + chunk.begin, chunk.size, peer);
+      calls.put(slot(calls, calls.rank(), peer, round, chunk.size), in + chunk.begin, chunk.size,
+                peer);
     in += sent.of(peer);
   }
 }
@@ -60,7 +57,7 @@ Status move_pairs(Calls& calls, const PairData& data) {
     for (int peer = 0; peer < calls.size(); ++peer) {
       const Chunk chunk(data.received.of(peer), calls.layout().slot_bytes(), round);
       if (peer != rank && chunk.size > 0 && calls.has(peer))
-        copy(out + chunk.begin, slot(calls, peer, round), chunk.size, stores);
+        copy(out + chunk.begin, slot(calls, peer, rank, round, chunk.size), chunk.size, stores);
       if (peer == rank && round == 0)
         copy(out, data.in + data.sent.before(rank), data.sent.of(rank), stores);
       out += data.received.of(peer);
@@ -80,7 +77,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
     const Chunk chunk(data.blocks.of(rank), calls.layout().slot_bytes(), round);
     for (std::size_t i = 0; i < members.size(); ++i) {
       const std::byte* in = members[i] == rank ? data.in : calls.shown(members[i]);
-      rows[i] = in ? in + before + chunk.begin : slot(calls, members[i], round);
+      rows[i] = in ? in + before + chunk.begin : slot(calls, members[i], rank, round, chunk.size);
     }
     reduce_elements({.rows = rows.data(),
                      .num_rows = static_cast<int>(rows.size()),

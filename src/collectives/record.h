@@ -63,23 +63,47 @@ struct alignas(64) CallRecord {
 };
 static_assert(sizeof(CallRecord) == 256);
 
-// The flag of one rank, and what its latest two calls are, in one line of the cache: a call without
-// data reads one line of each other rank. The rank is the only writer; `step` only grows, and
-// publishes the rest as it does the record.
+// The flag of one rank for calls with even numbers, or for those with odd ones; the terms of the
+// latest of these calls, and its data if they are few. A call reads one line of the cache of each
+// other rank if it has at most 40 bytes of data there. The rank is the only writer. `step` only
+// grows, and publishes the rest as it does the record.
 struct alignas(128) CallFlag {
   std::atomic<std::uint64_t> step;
-  CallTerms terms[2];      // [number % 2]
-  std::uint8_t traits[2];  // likewise
+  std::uint64_t size;  // CallTerms::counts, or `count` where that is 0
+  std::int32_t root;
+  CallKind kind;
+  DataType dtype;
+  ReduceOp op;
+  std::uint8_t traits;
+  std::byte data[96];
+  std::atomic<std::uint64_t> touched;  // written to have the second line, too, in the cache
+
+  // Before the next call that this flag is for. The step says how far the rank has come, which the
+  // error of a rank that waits for this flag names.
+  void touch(std::uint64_t now) noexcept {
+    step.store(now, std::memory_order_release);  // partner: Calls::await()
+    touched.store(now, std::memory_order_relaxed);
+  }
 
   void say(const CallRecord& record) noexcept {
-    terms[record.number % 2] = record.terms;
-    traits[record.number % 2] =
+    const CallTerms& terms = record.terms;
+    size = terms.counts != 0 ? terms.counts : static_cast<std::uint64_t>(terms.count);
+    root = terms.root;
+    kind = terms.kind;
+    dtype = terms.dtype;
+    op = terms.op;
+    traits =
         static_cast<std::uint8_t>((record.status == Code::kOk ? 0 : CallTrait::kRefuses) |
                                   (record.several_rounds == 0 ? 0 : CallTrait::kSeveralRounds) |
                                   (record.in_place == 0 ? 0 : CallTrait::kShows));
   }
+  // As CallTerms: where the terms of two records differ, this is false.
+  bool says_as(const CallFlag& other) const noexcept {
+    return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
+           (kind == CallKind::kAllToAll || size == other.size);
+  }
 };
-static_assert(offsetof(CallFlag, traits) + sizeof(CallFlag::traits) <= 64);
+static_assert(sizeof(CallFlag) == 128);
 
 // Values of a flag: the steps of call `number`, in the order in which a rank takes them. Data go
 // through windows in rounds.

@@ -1,4 +1,4 @@
-// Data that all ranks read: a rank writes a chunk to a half of its window once.
+// Data that all ranks read: a rank writes each chunk once.
 #include "collectives/data.h"
 
 namespace ferry::internal {
@@ -8,7 +8,7 @@ namespace {
 // A chunk of the data of `peer`.
 const std::byte* given(const Calls& calls, int peer, std::int64_t round, const Chunk& chunk) {
   const std::byte* const shown = calls.shown(peer);
-  return shown ? shown + chunk.begin : calls.half(peer, round);
+  return shown ? shown + chunk.begin : calls.place(peer, round, chunk.size);
 }
 
 }  // namespace
@@ -20,7 +20,7 @@ Status gather_all(Calls& calls, const GatheredData& data) {
   calls.show(data.in, data.parts.of(rank), /*readers=*/calls.size());
   const auto write = [&](std::int64_t round) {
     const Chunk chunk(data.parts.of(rank), half, round);
-    calls.put(round, 0, data.in + chunk.begin, chunk.size, Calls::kAll);
+    calls.put(calls.place(rank, round, chunk.size), data.in + chunk.begin, chunk.size, Calls::kAll);
   };
   const auto take = [&](std::int64_t round) {
     std::byte* out = data.out;
@@ -42,7 +42,8 @@ Status broadcast(Calls& calls, std::byte* data, std::size_t bytes, int root) {
   if (sends) calls.show(data, bytes, /*readers=*/calls.size());
   const auto write = [&](std::int64_t round) {
     const Chunk chunk(bytes, half, round);
-    if (sends) calls.put(round, 0, data + chunk.begin, chunk.size, Calls::kAll);
+    if (sends)
+      calls.put(calls.place(root, round, chunk.size), data + chunk.begin, chunk.size, Calls::kAll);
   };
   const auto take = [&](std::int64_t round) {
     const Chunk chunk(bytes, half, round);

@@ -47,12 +47,12 @@ class Reduction {
 
   Status run_small() {
     const auto write = [this](std::int64_t round) {
-      calls_.put(round, 0, data_.in, bytes_, data_.root);
+      calls_.put(calls_.place(calls_.rank(), round, bytes_), data_.in, bytes_, data_.root);
     };
     const auto take = [this](std::int64_t round) {
       if (!gets_result()) return;
       for (std::size_t i = 0; i < members_.size(); ++i)
-        rows_[i] = is_mine(i) ? data_.in : calls_.half(members_[i], round);
+        rows_[i] = is_mine(i) ? data_.in : calls_.place(members_[i], round, bytes_);
       reduce_rows_to(data_.out, bytes_);
     };
     return calls_.run(1, write, take);
@@ -75,7 +75,8 @@ class Reduction {
     for (std::size_t owner = 0; owner < members_.size(); ++owner) {
       const Chunk part = slice(owner, round);
       if (!is_mine(owner))
-        calls_.put(round, owner * slice_, data_.in + part.begin, part.size, members_[owner]);
+        calls_.put(place(calls_.rank(), owner, round), data_.in + part.begin, part.size,
+                   members_[owner]);
     }
   }
 
@@ -89,7 +90,7 @@ class Reduction {
       rows_[i] = is_mine(i) ? data_.in + part.begin : place(members_[i], mine, round);
     std::byte* const result = place(calls_.rank(), mine, round);
     reduce_rows_to(result, part.size);
-    calls_.put(round, mine * slice_, result, part.size, data_.root);  // in place for this node
+    calls_.put(result, result, part.size, data_.root);  // in place for this node
     if (gets_result()) copy(data_.out + part.begin, result, part.size, stores_);
   }
 

@@ -45,7 +45,8 @@ std::vector<std::string> Calls::latest(int rank) const {
   constexpr std::uint64_t kLatest = 10;
   static_assert(kLatest + 2 <= CollectivesLayout::kRecords);
   // Acquire: the records were written before. Partner: raise_step().
-  const std::uint64_t step = flag(rank).step.load(std::memory_order_acquire);
+  const std::uint64_t step = std::max(flag(rank, 0).step.load(std::memory_order_acquire),
+                                      flag(rank, 1).step.load(std::memory_order_acquire));
   const std::uint64_t last = step == Step::kDeparted ? number_ : step / Step::kPerCall;
   std::vector<std::string> calls;
   for (std::uint64_t number = last < kLatest ? 1 : last - kLatest + 1; number <= last; ++number) {
@@ -59,20 +60,19 @@ std::vector<std::string> Calls::latest(int rank) const {
 }
 
 Status Calls::examine() {
-  const std::uint64_t slot = number_ % 2;
-  const CallTerms& first = flag(members_[0]).terms[slot];
+  const CallFlag& first = flag(members_[0], number_);
   bool agree = true;
   std::uint64_t counts = 0;
   traits_ = 0;
   for (const int peer : members_) {
-    const CallFlag& theirs = flag(peer);
+    const CallFlag& theirs = flag(peer, number_);
     // Acquire: partner: raise_step(). A rank that departed may have finished this call before.
     if (theirs.step.load(std::memory_order_acquire) == Step::kDeparted &&
         record(peer).number != number_)
       return destroyed(peer);
-    agree = agree && theirs.terms[slot] == first;
-    counts += theirs.terms[slot].counts;
-    traits_ |= theirs.traits[slot];
+    agree = agree && theirs.says_as(first);
+    counts += theirs.size;
+    traits_ |= theirs.traits;
   }
   if ((traits_ & CallTrait::kRefuses) != 0) return name_refusal();
   if (!agree) return name_mismatch();

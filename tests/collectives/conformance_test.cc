@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/caller.h"
@@ -90,6 +92,22 @@ TEST_P(CollectivesConformance, CallsOfManySizesInTurn) {
       for (const std::int64_t count : {1, 5000, 3, 900, 0, 9000}) {
         make_moves(collectives, {++seed, count, DataType::kInt32});
         make_reductions(collectives, {++seed, count, DataType::kFp16}, ReduceOp::kSum);
+      }
+    }
+  });
+}
+
+// Few bytes lie beside the flags: 96 of a rank, of which 40 are in the line of the flag. A rank
+// writes those of its next call while others read those of the last one.
+TEST_P(CollectivesConformance, FewBytesOfManyCallsInARow) {
+  on_ranks([](Collectives& collectives, std::int64_t) {
+    std::uint64_t seed = 1000;
+    for (int turn = 0; turn < 20; ++turn) {
+      if (turn % collectives.size() == collectives.rank())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (const std::int64_t count : {1, 10, 11, 24, 25}) {
+        make_moves(collectives, {++seed, count, DataType::kFp32});
+        make_reductions(collectives, {++seed, count, DataType::kFp32}, ReduceOp::kSum);
       }
     }
   });
