@@ -133,6 +133,9 @@ std::vector<Call> Table::calls(std::int64_t bytes) {
   const std::span<float> sends_part = sends_all.first(static_cast<std::size_t>(each));
   const std::span<float> shows_all(shown, sends_all.size()), shows_part(part, sends_part.size());
   const bool root = group_.rank() == 0;
+  const auto exchange = [=, this](const float* from) {
+    require_ok(collectives_.all_to_all_v(from, counts_, out, counts_, kType));
+  };
   const auto gather = [=, this](const float* from) {
     require_ok(collectives_.all_gather_v(from, each, out, counts_, kType));
   };
@@ -142,11 +145,9 @@ std::vector<Call> Table::calls(std::int64_t bytes) {
   const auto broadcast = [=, this](float* data) {
     require_ok(collectives_.broadcast(data, all, kType, 0));
   };
-  return {{"all_to_all",
-           [=, this] { require_ok(collectives_.all_to_all_v(in, counts_, out, counts_, kType)); },
+  return {{"all_to_all", [=] { exchange(in); },
            [=] { MPI_Alltoall(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); },
-           {},
-           sends_all},
+           [=] { exchange(shown); }, sends_all, shows_all},
           {"all_gather", [=] { gather(in); },
            [=] { MPI_Allgather(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD); },
            [=] { gather(part); }, sends_part, shows_part},

@@ -87,9 +87,6 @@ Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
 
 void Calls::publish_counts(std::span<const std::int64_t> sent,
                            std::span<const std::int64_t> expected) {
-  const auto counts = [&](std::size_t offset) {
-    return reinterpret_cast<std::int64_t*>(at(offset));
-  };
   std::ranges::copy(sent, counts(layout_.sent_counts(rank(), number_)));
   std::ranges::copy(expected, counts(layout_.expected_counts(rank(), number_)));
 }

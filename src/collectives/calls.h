@@ -76,6 +76,10 @@ class Calls {
     const bool shows = (flag(rank, number_).traits & CallTrait::kShows) != 0;
     return shows && group_.here(rank) ? at(record(rank).in_place) : nullptr;
   }
+  // [ranks] The counts that a rank has published, or the first list of two.
+  std::span<const std::int64_t> sent_counts(int rank) const noexcept {
+    return {counts(layout_.sent_counts(rank, number_)), static_cast<std::size_t>(size())};
+  }
   // Writes data that `reader` will read to a place of this rank.
   static constexpr int kAll = Mirror::kAll;
   void put(std::byte* place, const std::byte* from, std::size_t bytes, int reader) const;
@@ -89,7 +93,8 @@ class Calls {
   CallRecord& record() noexcept { return record(rank()); }
   // Scratch for the rows of a reduction: one for each member.
   std::span<const void*> rows() noexcept { return rows_; }
-  // Writes the counts beside the record. They are read only for the error when ranks differ.
+  // Writes the counts beside the record. They are read for data in place, and for the error when
+  // ranks differ.
   void publish_counts(std::span<const std::int64_t> sent, std::span<const std::int64_t> expected);
   // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or the error if
   // the group breaks.
@@ -116,11 +121,8 @@ class Calls {
   CallRecord& record(int rank) const noexcept {
     return *reinterpret_cast<CallRecord*>(at(layout_.record(rank, number_)));
   }
-  const std::int64_t* sent_counts(int rank) const noexcept {
-    return reinterpret_cast<const std::int64_t*>(at(layout_.sent_counts(rank, number_)));
-  }
-  const std::int64_t* expected_counts(int rank) const noexcept {
-    return reinterpret_cast<const std::int64_t*>(at(layout_.expected_counts(rank, number_)));
+  std::int64_t* counts(std::size_t offset) const noexcept {
+    return reinterpret_cast<std::int64_t*>(at(offset));
   }
   const CallRecord& record(int rank, std::uint64_t number) const noexcept {
     return *reinterpret_cast<const CallRecord*>(at(layout_.record(rank, number)));

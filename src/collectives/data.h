@@ -44,6 +44,7 @@ struct PairData {
   std::byte* out;
   CountedBytes received;  // by source, likewise
 };
+// A rank may show `in` before, if it has published its `sent` as the first list of counts.
 Status move_pairs(Calls& calls, const PairData& data);
 
 struct GatheredData {

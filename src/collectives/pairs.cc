@@ -15,6 +15,15 @@ std::byte* slot(const Calls& calls, int sender, int receiver, std::int64_t round
   return calls.place_for(static_cast<std::size_t>(index), sender, round, bytes);
 }
 
+// A chunk that `sender` has for this rank. Published counts are of elements of so many bytes.
+const std::byte* data_of(const Calls& calls, int sender, std::int64_t round, const Chunk& chunk,
+                         std::size_t element) noexcept {
+  const std::byte* const shown = calls.shown(sender);
+  if (shown == nullptr) return slot(calls, sender, calls.rank(), round, chunk.size);
+  const CountedBytes sent{calls.sent_counts(sender), element};
+  return shown + sent.before(calls.rank()) + chunk.begin;
+}
+
 // Writes the data for each other rank into the slots. `in` has a place for ranks that the view
 // lacks as well.
 void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sent,
@@ -57,7 +66,8 @@ Status move_pairs(Calls& calls, const PairData& data) {
     for (int peer = 0; peer < calls.size(); ++peer) {
       const Chunk chunk(data.received.of(peer), calls.layout().slot_bytes(), round);
       if (peer != rank && chunk.size > 0 && calls.has(peer))
-        copy(out + chunk.begin, slot(calls, peer, rank, round, chunk.size), chunk.size, stores);
+        copy(out + chunk.begin, data_of(calls, peer, round, chunk, data.received.element),
+             chunk.size, stores);
       if (peer == rank && round == 0)
         copy(out, data.in + data.sent.before(rank), data.sent.of(rank), stores);
       out += data.received.of(peer);

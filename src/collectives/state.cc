@@ -33,8 +33,7 @@ std::uint64_t digest_of_pair(int source, int destination, std::int64_t count) no
 
 std::uint64_t digest_of(std::span<const std::int64_t> counts) noexcept {
   std::uint64_t digest = 0;
-  int rank = 0;
-  for (const std::int64_t count : counts) digest += digest_of_pair(0, rank++, count);
+  for (int i = 0; i < std::ssize(counts); ++i) digest += digest_of_pair(0, i, counts[i]);
   return digest;
 }
 
@@ -202,6 +201,7 @@ Status CollectivesState::all_to_all(const void* in, Counts in_counts, void* out,
     }
     calls_.publish_counts(in_counts, out_counts);
     const std::size_t element = element_bytes(dtype);
+    calls_.show(in, static_cast<std::size_t>(sent) * element, /*readers=*/1);
     return move_pairs(calls_, {bytes(in), {in_counts, element}, bytes(out), {out_counts, element}});
   });
 }

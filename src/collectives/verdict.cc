@@ -101,7 +101,7 @@ Status Calls::destroyed(int peer) {
 
 // ", counts[2] is 7" for the first count that is not the first rank's.
 std::string Calls::name_counts(int rank) const {
-  const std::int64_t* const first = sent_counts(members_[0]);
+  const std::span<const std::int64_t> first = sent_counts(members_[0]);
   for (int i = 0; i < size(); ++i) {
     if (sent_counts(rank)[i] != first[i])
       return fmt::format(", counts[{}] is {} and not {}", i, sent_counts(rank)[i], first[i]);
@@ -129,7 +129,7 @@ Status Calls::name_pair() const {
   for (const int source : members_) {
     for (const int destination : members_) {
       const std::int64_t sent = sent_counts(source)[destination];
-      const std::int64_t expected = expected_counts(destination)[source];
+      const std::int64_t expected = counts(layout_.expected_counts(destination, number_))[source];
       if (sent == expected) continue;
       return {Code::kMismatch,
               fmt::format("all_to_all_v {}: rank {} sends {} elements of {} to rank {}, which "

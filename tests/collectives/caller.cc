@@ -43,7 +43,7 @@ class Caller {
     return std::span(all).subspan(bytes(begin), bytes(count));
   }
 
-  void all_to_all() const;
+  void all_to_all(bool shared) const;
   void all_gather() const;
   void gather_and_scatter(int root) const;
   void broadcast(int root) const;
@@ -70,26 +70,6 @@ class Caller {
 
 void append(Bytes& to, std::span<const std::byte> from) {
   to.insert(to.end(), from.begin(), from.end());
-}
-
-// Rank s sends base[(s + d) % R] elements to rank d.
-void Caller::all_to_all() const {
-  const Counts base = counts_of(size_, case_.count);
-  const auto sent_by = [&](int rank) {
-    Counts counts;
-    for (int peer = 0; peer < size_; ++peer) counts.push_back(base[(rank + peer) % size_]);
-    return counts;
-  };
-  const Counts sent = sent_by(rank_);  // and received, as the table is symmetric
-  const Bytes in = of(rank_, sum(sent));
-  Bytes out = room(sum(sent)), expected;
-  for (int peer = 0; peer < size_; ++peer) {
-    const Counts theirs = sent_by(peer);
-    append(expected, part(of(peer, sum(theirs)), before(theirs, rank_), theirs[rank_]));
-  }
-  require_ok(collectives_.all_to_all_v(in.data(), sent, out.data(), sent, case_.dtype),
-             "all_to_all_v");
-  require_same(out, expected, "all_to_all_v");
 }
 
 void Caller::all_gather() const {
@@ -179,6 +159,28 @@ class Memory {
 
 // The data are a part of the output. They are replaced as soon as the call returns: nobody reads
 // them any more.
+// Rank s sends base[(s + d) % R] elements to rank d.
+void Caller::all_to_all(bool shared) const {
+  const Counts base = counts_of(size_, case_.count);
+  const auto sent_by = [&](int rank) {
+    Counts counts;
+    for (int peer = 0; peer < size_; ++peer) counts.push_back(base[(rank + peer) % size_]);
+    return counts;
+  };
+  const Counts sent = sent_by(rank_);  // and received, as the table is symmetric
+  Memory memory(collectives_, shared, bytes(sum(sent)));
+  memory.fill(0, of(rank_, sum(sent)));
+  Bytes out = room(sum(sent)), expected;
+  for (int peer = 0; peer < size_; ++peer) {
+    const Counts theirs = sent_by(peer);
+    append(expected, part(of(peer, sum(theirs)), before(theirs, rank_), theirs[rank_]));
+  }
+  require_ok(collectives_.all_to_all_v(memory.data(), sent, out.data(), sent, case_.dtype),
+             "all_to_all_v");
+  memory.fill(std::byte{0x5a});
+  require_same(out, expected, "all_to_all_v");
+}
+
 void Caller::all_gather_in_place(bool shared) const {
   const Counts counts = counts_of(size_, case_.count);
   Bytes expected;
@@ -289,7 +291,7 @@ void Caller::begun() const {
 
 void make_moves(Collectives& collectives, const CallCase& c) {
   const Caller caller(collectives, c);
-  caller.all_to_all();
+  caller.all_to_all(/*shared=*/false);
   caller.all_gather();
   for (int root = 0; root < collectives.size(); root += 2) {
     caller.gather_and_scatter(root);
@@ -308,6 +310,7 @@ void make_reductions(Collectives& collectives, const CallCase& c, ReduceOp op) {
 void make_calls_in_place(Collectives& collectives, const CallCase& c, unsigned ranks) {
   const Caller caller(collectives, c);
   const bool shared = (ranks >> collectives.rank() % 8 & 1) != 0;
+  caller.all_to_all(shared);
   caller.all_gather_in_place(shared);
   caller.reduce_scatter_in_place(shared);
   caller.broadcast_in_place(collectives.size() - 1, shared);

@@ -148,8 +148,11 @@ TEST_P(CollectivesConformance, OnlyDataThatDoNotFitTheCachesAreReadInPlace) {
              more > 0 && rank == root);
       std::vector<std::int64_t> blocks(ranks, 0);
       blocks[root] = kShare + more;
+      const std::vector<std::int64_t> received(ranks, rank == root ? blocks[root] : 0);
       expect(collectives.reduce_scatter_v(memory.get(), blocks, out.data(), DataType::kInt8,
                                           ReduceOp::kSum),
+             more > 0);
+      expect(collectives.all_to_all_v(memory.get(), blocks, out.data(), received, DataType::kInt8),
              more > 0);
     }
   };
