@@ -44,7 +44,9 @@ struct GroupOptions {
   std::string topology = {};
   // This process takes the place of a rank that a running group of processes of one host has lost.
   // The call that joins waits, at the address of that group, until its members call
-  // Group::admit(). It needs the same version, build, user and FERRY_SECRET as they have.
+  // Group::admit(). It needs the same version, build, user and FERRY_SECRET as they have. Also
+  // set, for from_environment(), by FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a
+  // rank that it starts again. Such a group begins in a view whose number is above 1.
   bool newcomer = false;
 };
 
@@ -53,6 +55,10 @@ struct GroupOrigin {
   std::string launcher;  // "torchrun", "openmpi", "hydra", "pmix", "slurm", "address", "threads",
                          // "callback"
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
+  // Where a process can take the place of a lost rank: an address for Group::connect(), with the
+  // same size and GroupOptions::name. Empty for threads, and for several hosts that met by an
+  // all-gather.
+  std::string address;
 };
 
 // The ranks that a group consists of now. A group begins with view 1, of all ranks. Each
@@ -136,7 +142,7 @@ class FERRY_EXPORT Group {
   // on all ranks, and the call may be repeated. kPeerRejected: no process came for a rank in time
   // (0: the deadline of the group), or it died. kPeerLost: a member died, and the view is over.
   // Operations in flight end. Exchanges that all members have go on: the newcomers join them
-  // (Exchange::join). Only for processes of one host, whose group was not made by an all-gather.
+  // (Exchange::join). Only for processes of one host.
   [[nodiscard]] Status admit(std::span<const int> ranks = {},
                              std::chrono::nanoseconds deadline = {}) noexcept;
 

@@ -20,6 +20,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "where the ranks of a job meet; host and port are rank 0's"},
     {"FERRY_RANK", "0 to FERRY_SIZE - 1", "this rank, with FERRY_ADDR and FERRY_SIZE"},
     {"FERRY_SIZE", "1 to 1048576", "the number of ranks, with FERRY_ADDR and FERRY_RANK"},
+    {"FERRY_NEWCOMER", "0 or 1",
+     "1: this process takes the place of its rank, which a running group has lost; `ferry launch "
+     "--restart` sets it"},
     {"FERRY_PORT", "1 to 65535",
      "rank 0's port between hosts, where the launcher tells the host only"},
     {"FERRY_SECRET", "16 or more characters, 4 of them different",

@@ -146,6 +146,8 @@ class Reader {
                       .count = launch.local_size,
                       .at_once = value("TORCHELASTIC_RUN_ID").has_value()};
     }
+    if (const auto text = value("FERRY_NEWCOMER"))
+      launch.newcomer = whole_number("FERRY_NEWCOMER", *text, 0, 1) == 1;
     launch.job = job(parent);
     launch.reason = reason(launch);
     return launch;
@@ -171,8 +173,8 @@ class Reader {
   }
 
   std::string reason(const Launch& launch) const {
-    return fmt::format("{}={} and {}={} are set", launcher_.rank, launch.rank, launcher_.size,
-                       launch.size);
+    return fmt::format("{}={} and {}={} are set{}", launcher_.rank, launch.rank, launcher_.size,
+                       launch.size, launch.newcomer ? ", and FERRY_NEWCOMER=1" : "");
   }
 
   const GetEnvironment& get_;

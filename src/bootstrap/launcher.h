@@ -22,8 +22,9 @@ struct Launch {
   // The address at which the ranks meet: the job's name on one host, "tcp://host:port" between
   // hosts.
   std::string address;
-  std::string launcher;  // "address", "torchrun", "openmpi", "hydra", "pmix", "slurm"
-  std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
+  bool newcomer = false;  // FERRY_NEWCOMER: the rank was lost, and this process takes its place
+  std::string launcher;   // "address", "torchrun", "openmpi", "hydra", "pmix", "slurm"
+  std::string reason;     // such as "RANK=3 and WORLD_SIZE=8 are set"
 };
 
 // Returns the first launcher whose variables are all set, in the order of Group::from_environment.

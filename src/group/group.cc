@@ -80,8 +80,10 @@ std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const Group
 
 Group Group::from_environment(const GroupOptions& options) {
   const internal::Launch launch = internal::launch_from_environment(internal::environment);
+  GroupOptions joining = options;
+  joining.newcomer = options.newcomer || launch.newcomer;
   return Group(join_at({launch.address, launch.job, launch.rank, launch.size, launch.local},
-                       options, {launch.launcher, launch.reason}));
+                       joining, {launch.launcher, launch.reason, launch.address}));
 }
 
 Group Group::connect(const std::string& address, int rank, int size, const GroupOptions& options) {
@@ -89,8 +91,9 @@ Group Group::connect(const std::string& address, int rank, int size, const Group
     throw Error(Code::kInvalidArgument, fmt::format("the address \"{}\" has {} bytes, need 1 to {}",
                                                     address, address.size(), kMaxAddress));
   }
-  return Group(join_at({address, address, rank, size}, options,
-                       {"address", fmt::format("connect(\"{}\", {}, {})", address, rank, size)}));
+  return Group(
+      join_at({address, address, rank, size}, options,
+              {"address", fmt::format("connect(\"{}\", {}, {})", address, rank, size), address}));
 }
 
 Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
@@ -99,9 +102,10 @@ Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
   std::optional<internal::Deadline> by;
-  auto rendezvous = internal::join_by_all_gather(rank, size, all_gather, options, by);
-  return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
-                                            GroupOrigin{"callback", "a caller's all-gather"}, *by));
+  auto [rendezvous, address] = internal::join_by_all_gather(rank, size, all_gather, options, by);
+  return Group(
+      std::make_shared<GroupState>(std::move(rendezvous), options,
+                                   GroupOrigin{"callback", "a caller's all-gather", address}, *by));
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {
@@ -119,7 +123,7 @@ std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
   check_arguments(0, size, options);
   std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
       internal::thread_rendezvous(internal::split_nodes(options, size));
-  const GroupOrigin origin{"threads", fmt::format("{} threads of process {}", size, getpid())};
+  const GroupOrigin origin{"threads", fmt::format("{} threads of process {}", size, getpid()), ""};
   std::vector<Group> groups(size);
   on_threads(size, [&](int rank) {
     const auto by = internal::Deadline::after(options.deadline, &options.interrupted);

@@ -185,9 +185,9 @@ std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const Joi
   return newcomer_rendezvous(where, at.rank, split_nodes(options, at.size), deadline);
 }
 
-std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
-                                               const GroupOptions& options,
-                                               std::optional<Deadline>& by) {
+std::pair<std::unique_ptr<Rendezvous>, std::string> join_by_all_gather(
+    int rank, int size, const AllGather& all_gather, const GroupOptions& options,
+    std::optional<Deadline>& by) {
   const std::vector<int> split = split_nodes(options, size);
   Announcement mine{};
   put(mine.name, "cb-" + hex(fresh_nonce()).substr(0, 16));
@@ -196,11 +196,11 @@ std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGath
   mine.secret = secret.empty() ? 0 : 1;
   const std::vector<Announcement> all = gather(rank, size, all_gather, mine);
   by = Deadline::after(options.deadline, &options.interrupted);
-  const std::string name = named(text_of(all[0].name), options);
+  const std::string address = text_of(all[0].name), name = named(address, options);
   const bool one_host = std::all_of(all.begin(), all.end(), [&](const Announcement& one) {
     return std::memcmp(one.identity, mine.identity, sizeof mine.identity) == 0;
   });
-  if (one_host) return process_rendezvous(name, rank, split, *by);
+  if (one_host) return {process_rendezvous(name, rank, split, *by), address};
   check_secrets(all, rank);
 
   const std::string interfaces = environment_or_empty("FERRY_SOCKET_IFNAME");
@@ -210,7 +210,7 @@ std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGath
   TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], name, secret);
   endpoint.interfaces = interfaces;
   endpoint.listener = listener;
-  return tcp_rendezvous(endpoint, rank, split, *by);
+  return {tcp_rendezvous(endpoint, rank, split, *by), ""};
 }
 
 }  // namespace ferry::internal

@@ -41,9 +41,11 @@ std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const Joi
 // Processes with an all-gather of their own. By it they gather on which host each of them is, and,
 // if there are several hosts, rank 0's addresses. The secret is FERRY_SECRET; if no rank has one,
 // rank 0 draws one and sends it in the all-gather. No other data of the all-gather is trusted.
-// `by`: the deadline of the join, which begins when all ranks are known.
-std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
-                                               const GroupOptions& options,
-                                               std::optional<Deadline>& by);
+// `by`: the deadline of the join, which begins when all ranks are known. The second value is the
+// address of a group of one host, without the name in the options; empty between hosts.
+std::pair<std::unique_ptr<Rendezvous>, std::string> join_by_all_gather(int rank, int size,
+                                                                       const AllGather& all_gather,
+                                                                       const GroupOptions& options,
+                                                                       std::optional<Deadline>& by);
 
 }  // namespace ferry::internal

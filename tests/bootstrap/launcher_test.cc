@@ -98,6 +98,22 @@ TEST(Environment, RankAndWorldSizeAloneSuffice) {
   EXPECT_EQ(found.local_size, 0);
 }
 
+TEST(Environment, NewcomerHasTheAddressOfItsGroup) {
+  const Launch found = launch(with(kTorchrun, {{"FERRY_NEWCOMER", "1"}}));
+  EXPECT_TRUE(found.newcomer);
+  EXPECT_EQ(found.address, launch(kTorchrun).address);
+  EXPECT_EQ(found.reason, "RANK=3 and WORLD_SIZE=8 are set, and FERRY_NEWCOMER=1");
+  EXPECT_TRUE(launch({{"FERRY_ADDR", "mine"},
+                      {"FERRY_RANK", "1"},
+                      {"FERRY_SIZE", "2"},
+                      {"FERRY_NEWCOMER", "1"}})
+                  .newcomer);
+  for (const char* none : {"", "0"})
+    EXPECT_FALSE(launch(with(kTorchrun, {{"FERRY_NEWCOMER", none}})).newcomer);
+  EXPECT_THAT(refusal(with(kTorchrun, {{"FERRY_NEWCOMER", "yes"}})),
+              HasSubstr("FERRY_NEWCOMER=\"yes\" is not a whole number from 0 to 1"));
+}
+
 TEST(Environment, TorchrunOverTwoHostsMeetsBesideTorchsPort) {
   const Variables hosts =
       with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "node01"}});

@@ -140,7 +140,7 @@ std::string meet_by(Board& board, int rank) {
     return board.gather(round++, rank, mine, all, bytes);
   };
   std::optional<Deadline> by;
-  const auto met = join_by_all_gather(rank, kSize, gather, with_topology(""), by);
+  const auto met = join_by_all_gather(rank, kSize, gather, with_topology(""), by).first;
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   if (met->all_gather(std::to_string(rank), deadline)[2] != "2") return "mixed";
   if (!met->share_segment(4096, deadline)) return "no segment";
