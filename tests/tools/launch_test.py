@@ -98,7 +98,7 @@ class Everywhere:
     """What holds for ranks of this host and of several: PLACE starts 4 ranks."""
 
     NAMES = ("RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT "
-             "TORCHELASTIC_RUN_ID FERRY_SECRET FERRY_ADDR FERRY_RANK OMP_NUM_THREADS MINE PWD").split()
+             "TORCHELASTIC_RUN_ID FERRY_SECRET FERRY_ADDR FERRY_RANK FERRY_NEWCOMER OMP_NUM_THREADS MINE PWD").split()
 
     def variables(self, *arguments, **environment):
         """Of each rank, by name."""
@@ -125,9 +125,9 @@ class Everywhere:
     def test_variables_of_the_caller_survive_but_what_outranks_torchrun(self):
         value = "a 'b' \"c\" $d"
         found = self.variables(OMP_NUM_THREADS="5", FERRY_SECRET="mine", FERRY_ADDR="x", FERRY_RANK="8", RANK="9",
-                               MINE=value)[3]
+                               FERRY_NEWCOMER="1", MINE=value)[3]
         self.assertEqual((found["OMP_NUM_THREADS"], found["FERRY_SECRET"]), ("5", "mine"))
-        self.assertEqual((found["FERRY_RANK"], found["RANK"]), ("unset", "3"))
+        self.assertEqual((found["FERRY_RANK"], found["RANK"], found["FERRY_NEWCOMER"]), ("unset", "3", "unset"))
         self.assertNotEqual(found["FERRY_ADDR"], "x")
         self.assertEqual((found["MINE"], found["PWD"]), (value, os.getcwd()))
         _, lines, _ = launch(*self.PLACE, *shell('printf %s "$MINE" | od -An -tx1'),
@@ -313,6 +313,100 @@ class Here(Everywhere, Case):
         ranks = self.pids(process, 3)
         self.assertTrue(wait_for(lambda: [state(rank) is None for rank in ranks].count(True) == 2))
         self.finish(process)
+
+
+# join() opens what looks like the memory of a group of ferry.
+MEMBER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+rank, newcomer = int(os.environ["RANK"]), os.environ.get("FERRY_NEWCOMER")
+def await_files(*names):
+    while not all(Path(name).exists() for name in names): time.sleep(0.01)
+def join():
+    os.memfd_create("ferry")
+    Path(f"joined-{rank}-{newcomer}").touch()
+"""
+
+
+class Restart(Case):
+    """Ranks that are started again. What they have open stands for the memory of a group of ferry."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ferry-restart-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_ranks(self, program, *arguments):
+        return launch("-n", "3", *arguments, *python(MEMBER + program), cwd=self.folder)
+
+    def test_a_rank_that_failed_is_a_newcomer_and_its_end_does_not_count(self):
+        code, lines, errors = self.run_ranks("""
+join()
+if rank == 1 and not newcomer:
+    await_files("joined-0-None")
+    print("no end", end="", flush=True)
+    child = subprocess.Popen(["sleep", "1000"])
+    Path("child").write_text(str(child.pid))
+    os.kill(os.getpid(), 9)
+await_files("joined-1-1")
+print(rank, newcomer, os.environ["TORCHELASTIC_RESTART_COUNT"])
+""", "--restart", "2")
+        self.assertEqual((code, lines), (0, ["[0] 0 None 0", "[1] 1 1 0", "[1] no end", "[2] 2 None 0"]))
+        self.assertRegex(errors, r"^ferry launch: rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\); started again "
+                                 r"as pid \d+, restart 1 of 2\n$")
+        self.assertEqual(still_running([int(Path(self.folder, "child").read_text())]), [])
+
+    def test_restarts_are_counted_for_all_ranks_together(self):
+        code, _, errors = self.run_ranks("""
+join()
+await_files("joined-0-None")
+if rank: sys.exit(rank)
+time.sleep(1000)
+""", "--restart", "3", "--grace", "0.1")
+        self.assertIn(code, (1, 2))
+        self.assertEqual(errors.count("started again"), 3)
+        self.assertRegex(errors, r"rank [12] \(pid \d+\) exited with code [12], after 3 of 3 restarts; the others have")
+
+    def test_a_rank_is_not_started_again_without_a_group(self):
+        code, _, errors = self.run_ranks("rank and time.sleep(1000) or sys.exit(3)", "--restart", "9", "--grace", "0.1")
+        self.assertEqual(code, 3)
+        self.assertIn("exited with code 3, and no rank that runs is in a group, where it could take its place", errors)
+
+    def test_all_ranks_that_are_killed_are_an_end(self):
+        process = self.start("-n", "3", "--restart", "100", "--grace", "0.1", *python(MEMBER + """
+newcomer or join()
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""), cwd=self.folder)
+        ranks = self.pids(process, 3)
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+        text = process.communicate(timeout=LIMIT_S)[0]
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL)
+        self.assertIn("(SIGKILL), and no rank that runs is in a group", text)
+
+    def test_a_signal_that_asks_to_end_starts_no_rank_again(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start("-n", "3", "--restart", "100", *python(MEMBER + """
+join()
+for number in (signal.SIGINT, signal.SIGTERM):
+    rank or signal.signal(number, lambda *_: (time.sleep(1), os._exit(0)))  # in the group until the others have ended
+print(os.getpid(), flush=True)
+signal.pause()
+"""), cwd=self.folder)
+            self.pids(process, 3)
+            process.send_signal(number)
+            text = process.communicate(timeout=LIMIT_S)[0]
+            self.assertNotEqual(process.returncode, 0)
+            self.assertNotIn("started again", text)
+
+    def test_code_of_a_wrong_command_line(self):
+        for arguments, word in ((["-n", "2", "--restart", "-1"], "--restart -1: 0 to 1000000"),
+                                (["-n", "2", "--restart", "x"], "--restart"),
+                                (["--hosts", "a:1", "--restart", "1"], "--restart is for ranks of one host")):
+            code, _, errors = launch(*arguments, "--", "true")
+            self.assertEqual(code, 2, arguments)
+            self.assertIn(word, errors)
 
 
 class FullDevice(Case):

@@ -29,10 +29,13 @@ constexpr int kFirstPort = 10000, kLastPort = 65535;
 // ports near them.
 constexpr int kFirstTorchPort = 29400, kLastTorchPort = 29600;
 
-// Group::from_environment reads the first three before the variables of torchrun. The last two come
-// from an outer torchrun: with them torch would join the store of that torchrun and write to its
-// error file.
-constexpr std::array<std::string_view, 5> kRemoved = {"FERRY_ADDR", "FERRY_RANK", "FERRY_SIZE",
+// Group::from_environment reads the first three before the variables of torchrun. The fourth is of
+// an outer launch. The last two come from an outer torchrun: with them torch would join the store
+// of that torchrun and write to its error file.
+constexpr std::array<std::string_view, 6> kRemoved = {"FERRY_ADDR",
+                                                      "FERRY_RANK",
+                                                      "FERRY_SIZE",
+                                                      "FERRY_NEWCOMER",
                                                       "TORCHELASTIC_USE_AGENT_STORE",
                                                       "TORCHELASTIC_ERROR_FILE"};
 
@@ -133,7 +136,7 @@ LaunchIdentity make_identity(const std::string& name, const std::string& hosts_a
 }
 
 std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
-                                          int local_rank) {
+                                          int local_rank, bool newcomer) {
   const std::string rank_text = std::to_string(share.first_rank + local_rank),
                     size_text = std::to_string(share.world_size);
   std::map<std::string, std::string, std::less<>> set = {
@@ -153,6 +156,7 @@ std::vector<std::string> rank_environment(const LaunchIdentity& identity, const 
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
       {"FERRY_SECRET", identity.secret},
   };
+  if (newcomer) set.emplace("FERRY_NEWCOMER", "1");
   if (!identity.ferry_addr.empty()) set.emplace("FERRY_ADDR", identity.ferry_addr);
   std::vector<std::string> environment;
   for (char** entry = environ; *entry; ++entry) {

@@ -41,7 +41,8 @@ LaunchIdentity make_identity(const std::string& name, const std::string& hosts_a
 
 // The environment of one rank of this host, as "NAME=value": this process's environment with the
 // changes that the head of this file describes.
+// `newcomer`: the rank was started before, and its group goes on (FERRY_NEWCOMER).
 std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
-                                          int local_rank);
+                                          int local_rank, bool newcomer);
 
 }  // namespace ferry::tools

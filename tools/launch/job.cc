@@ -24,37 +24,34 @@ Job::~Job() { kill_children(); }
 
 void Job::start(Task task) {
   task_ = std::move(task);
-  ChildSetup setup{.program = task_.program,
-                   .pipe_output = options_.tag || remote(),
-                   .signal_mask = signals_.old_mask()};
-  getrlimit(RLIMIT_NOFILE, &setup.descriptor_limit);
-  const rlimit raised{setup.descriptor_limit.rlim_max, setup.descriptor_limit.rlim_max};
+  setup_ = {.program = task_.program,
+            .pipe_output = options_.tag || remote(),
+            .signal_mask = signals_.old_mask()};
+  getrlimit(RLIMIT_NOFILE, &setup_.descriptor_limit);
+  const rlimit raised{setup_.descriptor_limit.rlim_max, setup_.descriptor_limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &raised);
-  if (remote()) {
-    start_agents(std::move(setup));
-  } else {
-    start_ranks(setup);
-  }
+  if (remote()) start_agents(setup_);
+  for (int index = 0; !remote() && index < task_.share.num_ranks; ++index)
+    children_.push_back(start_rank(index, false));
   num_running_ = static_cast<int>(children_.size());
   if (options_.timeout) stage_end_ = internal::Deadline::after(*options_.timeout);
 }
 
-void Job::start_ranks(const ChildSetup& setup) {
+Job::Watched Job::start_rank(int index, bool newcomer) {
   const HostShare& share = task_.share;
-  for (int index = 0; index < share.num_ranks; ++index) {
-    const int rank = share.first_rank + index;
-    Child child;
-    try {
-      child = spawn(setup, rank_environment(task_.identity, share, index), input_of(index));
-    } catch (const SpawnError& error) {
-      throw SpawnError(error.exit_code(),
-                       fmt::format("rank {} of {}: {}", rank, share.world_size, error.what()));
-    }
-    const std::string prefix = fmt::format("[{}] ", rank);
-    children_.push_back({std::to_string(rank), child.pid, std::move(child.in),
-                         LineStream(std::move(child.out), prefix, out_),
-                         LineStream(std::move(child.err), prefix, err_)});
+  const int rank = share.first_rank + index;
+  Child child;
+  try {
+    child =
+        spawn(setup_, rank_environment(task_.identity, share, index, newcomer), input_of(index));
+  } catch (const SpawnError& error) {
+    throw SpawnError(error.exit_code(),
+                     fmt::format("rank {} of {}: {}", rank, share.world_size, error.what()));
   }
+  const std::string prefix = fmt::format("[{}] ", rank);
+  return {std::to_string(rank), child.pid, std::move(child.in),
+          LineStream(std::move(child.out), prefix, out_),
+          LineStream(std::move(child.err), prefix, err_)};
 }
 
 void Job::start_agents(ChildSetup setup) {

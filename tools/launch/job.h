@@ -4,7 +4,7 @@
 //
 // A Job has one thread, which calls poll(2) on a signalfd and the pipes. It passes through these
 // stages:
-//   running      until the last child ends
+//   running      until the last child ends; a rank that failed may be started again
 //   grace        a rank has failed, or a connection is lost; the others may notice and end
 //   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
 //   killing      children that still run have got SIGKILL; an agent then kills its ranks
@@ -36,6 +36,7 @@ struct JobOptions {
   bool tag = true;
   std::optional<std::chrono::nanoseconds> timeout{};  // none: no limit
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
+  int most_restarts = 0;     // how often ranks that failed are started again, all ranks together
   Orders* orders = nullptr;  // the orders that an agent receives, else null
 };
 
@@ -70,11 +71,13 @@ class Job {
     int num_stopped = 0;  // ranks that the launcher stopped
     int worst_code = 0;   // among ranks that ended by themselves
     int forced_code = 0;  // the exit code after --timeout or a second SIGINT; 0: none
+    int num_restarts = 0;
+    bool asked_to_end = false;  // a signal has asked the ranks to end
     std::string first_failure;
   };
 
   bool remote() const noexcept { return !options_.hosts.empty(); }
-  void start_ranks(const ChildSetup& setup);
+  Watched start_rank(int index, bool newcomer);
   void start_agents(ChildSetup setup);
   ChildInput input_of(int index) const;
   LineStream::Edit edit_lines_of(const std::string& host);
@@ -88,6 +91,8 @@ class Job {
   void suspend();
   void reap();
   void child_ended(Watched& ended, int status);
+  bool start_again(Watched& ended, std::string& failure);
+  bool can_admit() const;
   std::string name_of(const Watched& child) const;
   void note_failure(const std::string& what);
   std::vector<pollfd> poll_set() const;
@@ -108,6 +113,7 @@ class Job {
 
   JobOptions options_;
   Task task_;
+  ChildSetup setup_;  // of the ranks
   LaunchSignals signals_;
   Output out_, err_;
   std::deque<Watched> children_;

@@ -27,6 +27,7 @@ namespace ferry::tools {
 namespace {
 
 constexpr int kMostRanks = 4096;
+constexpr int kMostRestarts = 1'000'000;
 constexpr double kLongestSeconds = 1e8;   // three years
 constexpr std::size_t kLongestName = 24;  // the run id must fit into the address of a group
 
@@ -44,8 +45,15 @@ With --hosts, `ssh -o BatchMode=yes HOST` starts this program there, which start
 directory and with this environment; docs/hosts.md has more. They meet at FERRY_ADDR,
 tcp://FIRST_HOST:PORT, and read no input.
 
-Exit code: the largest of the ranks that ended by themselves (128 + number for a signal), 124 after
---timeout, 127 if the program is not found, 126 if it cannot be run, 2 for a wrong command line.)";
+With --restart N, a rank of this host that fails while others are in a group of ferry is started
+again with FERRY_NEWCOMER=1, at most N times for all ranks together. Its ferry.init() (C++:
+Group::from_environment) takes the place of the lost rank, when the others call survive() and
+admit(): docs/placement.md. After the last restart, after a signal that asks to end, and where no
+rank is left in a group, a failure ends the launch as without --restart.
+
+Exit code: the largest of the ranks that ended by themselves and were not started again (128 +
+number for a signal), 124 after --timeout, 127 if the program is not found, 126 if it cannot be run,
+2 for a wrong command line.)";
 
 struct LaunchOptions {
   bool ranks_given = false;
@@ -54,6 +62,7 @@ struct LaunchOptions {
   bool tag = true;
   double timeout_s = 0;
   double grace_s = 5;
+  int most_restarts = 0;
   std::string hosts_text;
   std::vector<HostRanks> hosts;
   std::string ssh{kSsh};
@@ -118,6 +127,10 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   if (!(options.grace_s >= 0 && options.grace_s <= kLongestSeconds)) {
     refuse(fmt::format("--grace {}: 0 to {:g} seconds", options.grace_s, kLongestSeconds));
   }
+  if (options.most_restarts < 0 || options.most_restarts > kMostRestarts)
+    refuse(fmt::format("--restart {}: 0 to {}", options.most_restarts, kMostRestarts));
+  if (options.most_restarts > 0 && !options.hosts.empty())
+    refuse("--restart is for ranks of one host: a group of several hosts admits nobody");
   if (program.empty() || program[0].empty())
     refuse("no program: ferry launch -n 8 -- program arguments");
   if (options.port < 0 || options.port > 65535)
@@ -141,7 +154,8 @@ JobOptions job_options(const LaunchOptions& options) {
                  .ssh = split(options.ssh),
                  .tag = options.tag,
                  .timeout = std::nullopt,
-                 .grace = from_seconds(options.grace_s)};
+                 .grace = from_seconds(options.grace_s),
+                 .most_restarts = options.most_restarts};
   if (options.timeout_s > 0) job.timeout = from_seconds(options.timeout_s);
   return job;
 }
@@ -209,6 +223,9 @@ void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exi
       ->capture_default_str();
   verb->add_option("--grace", options->grace_s,
                    "Seconds that ranks have to end after one has failed")
+      ->capture_default_str();
+  verb->add_option("--restart", options->most_restarts,
+                   "How often ranks that failed are started again, all ranks together")
       ->capture_default_str();
   verb->callback([options, ranks, &program, &exit_code] {
     if (options->remote_agent) {

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "tools/launch/job.h"
 #include "tools/text.h"
@@ -36,6 +39,18 @@ std::vector<pid_t> own_children() {
   return children;
 }
 
+// Whether the process has memory of a group of ferry open, so that it is a rank of one.
+bool is_in_a_group(const std::filesystem::path& process) {
+  std::error_code ended;
+  std::filesystem::directory_iterator file(process / "fd", ended);
+  for (; !ended && file != end(file); file.increment(ended)) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(*file, gone).string().starts_with("/memfd:ferry"))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void Job::handle_signals() {
@@ -53,6 +68,7 @@ void Job::handle_signals() {
 // Passes a signal on to the ranks or agents. At the second SIGINT ranks are killed; an agent counts
 // SIGINT in the same way.
 void Job::forward(int signal) {
+  outcome_.asked_to_end = outcome_.asked_to_end || LaunchSignals::asks_to_end(signal);
   if (childless_ && LaunchSignals::asks_to_end(signal)) abandon_output_ = true;
   const bool again = signal == SIGINT && ++num_interrupts_ >= 2;
   if (again) outcome_.forced_code = 128 + SIGINT;
@@ -95,15 +111,57 @@ void Job::child_ended(Watched& ended, int status) {
   }
   --num_running_;
   const int code = shell_code(status);
+  std::string failure = fmt::format("{} {}", name_of(ended), describe_end(status));
+  if (code != 0 && start_again(ended, failure)) return;
   const bool stopped = stage_ >= Stage::kTerminating;
   // The exit code of an agent does not include the ranks that the launcher stopped.
   if (remote() || !stopped) outcome_.worst_code = std::max(outcome_.worst_code, code);
   if (!remote() && stopped) ++outcome_.num_stopped;
   if (!remote() && !stopped && code != 0) ++outcome_.num_failed;
-  if (code != 0) note_failure(fmt::format("{} {}", name_of(ended), describe_end(status)));
+  if (code != 0) note_failure(failure);
   if (num_running_ > 0) return;
   say_summary();
   enter(Stage::kLeftovers, stage_ == Stage::kKilling ? kLeftoverRound : kLeftoverSpan);
+}
+
+// Starts a rank that failed again, and says so. Where it may not, adds the reason to `failure`.
+bool Job::start_again(Watched& ended, std::string& failure) {
+  const int most = options_.most_restarts;
+  if (most == 0 || stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
+  if (outcome_.num_restarts == most) {
+    failure += fmt::format(", after {} of {} restarts", outcome_.num_restarts, most);
+    return false;
+  }
+  if (!can_admit()) {
+    failure += ", and no rank that runs is in a group, where it could take its place";
+    return false;
+  }
+  kill(-ended.pid, SIGKILL);  // what the rank leaves behind
+  const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
+  try {
+    Watched before = std::exchange(ended, start_rank(static_cast<int>(place), true));
+    // Its last lines are still to come, from it or from what it left behind.
+    if (before.out.open() || before.err.open()) children_.push_back(std::move(before));
+  } catch (const SpawnError& error) {
+    failure += fmt::format(", and cannot be started again: {}", error.what());
+    return false;
+  }
+  ++num_running_;
+  say(fmt::format("{}; started again as pid {}, restart {} of {}", failure, ended.pid,
+                  ++outcome_.num_restarts, most));
+  return true;
+}
+
+// Whether a rank that runs, or a process of it, is in a group: only such ranks admit others.
+bool Job::can_admit() const {
+  std::error_code refused;
+  for (const auto& process : std::filesystem::directory_iterator("/proc", refused)) {
+    const pid_t group = getpgid(std::atoi(process.path().filename().c_str()));
+    const bool of_rank = std::ranges::any_of(
+        children_, [group](const Watched& child) { return child.running && child.pid == group; });
+    if (of_rank && is_in_a_group(process.path())) return true;
+  }
+  return false;
 }
 
 std::string Job::name_of(const Watched& child) const {

@@ -1,0 +1,86 @@
+"""Ranks that are killed by SIGKILL come back: `ferry launch --restart`, and torchrun, which starts all ranks anew."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def launch(num_ranks, *arguments, **environment):
+    command = [sys.executable, "-m", "ferry", "launch", "-n", str(num_ranks), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+
+
+def children_of(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def is_member(pid):
+    """Whether the process is in a group: it then has memory of the group open."""
+    with suppress(OSError):
+        return any(os.readlink(file).startswith("/memfd:ferry") for file in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def kill_some(job, seconds, pause, seed=1):
+    """Kills one of the ranks after each pause, if all of them are in a group; never all at once. Returns how many."""
+    draw, kills, end = random.Random(seed), 0, time.monotonic() + seconds
+    while time.monotonic() < end and job.poll() is None:
+        time.sleep(draw.uniform(0, 2 * pause))
+        ranks = children_of(job)
+        if ranks and all(map(is_member, ranks)):
+            with suppress(ProcessLookupError):
+                os.kill(draw.choice(ranks), signal.SIGKILL)
+                kills += 1
+    return kills
+
+
+def test_ranks_of_the_example_are_killed():
+    job = launch(4, "--restart", "1000", "--", sys.executable, str(ROOT / "examples/python/restart.py"), "3000")
+    try:
+        kills = kill_some(job, 6, 0.2)
+        out, err = job.communicate(timeout=100)
+    finally:
+        job.kill()
+    assert job.returncode == 0, out + err
+    assert kills >= 2 and err.count("; started again as pid") == kills, err
+    view = 1 + 2 * kills
+    assert sorted(out.splitlines()) == [f"[{rank}] rank {rank}: results of all steps are right; view {view}"
+                                        for rank in range(4)]
+
+
+UNDER_TORCHRUN = """
+import os, signal, sys, time, ferry
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+with ferry.init() as group:
+    print(f"attempt {attempt}: rank {group.rank} in view {group.view[0]}", flush=True)
+    group.barrier()
+    if attempt == "0" and group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.barrier()
+    except ferry.PeerLost:
+        group.survive()
+        time.sleep(60)  # torchrun ends this rank too
+"""
+
+
+def test_torchrun_starts_all_ranks_anew(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(UNDER_TORCHRUN)
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
+                           "--max-restarts", "1", str(tmp_path / "program.py")], capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"attempt .*", done.stdout)) == [f"attempt {attempt}: rank {rank} in view 1"
+                                                             for attempt in range(2) for rank in range(2)]
