@@ -11,7 +11,7 @@ docs/torch_backend.md is the guide.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 import torch.distributed
@@ -21,7 +21,7 @@ from ferry.errors import InvalidArgument
 if TYPE_CHECKING:
     from ferry.torch_backend.process_group import FerryGroup
 
-__all__ = ["fence", "register", "survive"]
+__all__ = ["admit", "fence", "register", "survive"]
 
 _OLDEST = (2, 13)
 
@@ -56,6 +56,20 @@ def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, t
     may be repeated after an error, and no other call of the group be made before.
     """
     return _backend_of(group, "survive").survive(timeout)
+
+
+def admit(ranks: Sequence[int] = (), group: Any = None, timeout: timedelta | None = None
+          ) -> tuple[int, tuple[int, ...]]:
+    """Lets processes take the places of ranks that the group has lost. Collective among the ranks of the view, after
+    survive(); returns (number of view, its ranks).
+
+    `ranks`: which ones; () for all that the view lacks. Such a process calls init_process_group with its rank and a
+    store that still has the keys of the group; that call returns in the view that begins. `group` and `timeout` are
+    those of survive(). Works in flight end first. Raises PeerRejected if no process came for a rank in time or it died;
+    the view goes on, and the call may be repeated. Raises PeerLost if a rank of the view, or of the new one, died: call
+    survive().
+    """
+    return _backend_of(group, "admit").admit(ranks, timeout)
 
 
 def fence(rank: int, group: Any = None) -> None:

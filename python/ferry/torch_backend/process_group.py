@@ -8,11 +8,12 @@ import itertools
 import logging
 import os
 import resource
+import secrets
 import sys
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,8 @@ from ferry.torch_backend.tensors import Output, one, read
 from ferry.torch_backend.work import IN_CALLBACKS, CoalescedWork, FerryWork, Issuer, Record, listed
 
 _NO_TIME = timedelta(0)
+_WHERE = "ferry/where"  # in the store of a group: the bytes that its ranks share, and where it admits processes
+_LOADED = secrets.token_hex(8)  # with its number it names a process, also in a container where numbers begin anew
 _LOG = logging.getLogger("ferry.torch_backend")
 
 
@@ -63,15 +66,33 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._group_id = str(options.group_id)
         self._coalesced: list[dist.Work] | None = None
         self._begin_splitting()
-        gather = _gather_of(store, rank, size, options.timeout)
-        self._shared_bytes = min(map(int, gather(b"%d" % (_shareable_bytes() // size))))
-        self._group = groups.init(all_gather=gather, rank=rank, size=size, name=f"torch {self._group_id}",
-                                  deadline=options.timeout.total_seconds())
+        make = self._take_place if _is_newcomer(store, rank) else self._meet
+        self._group, self._shared_bytes = make({"name": f"torch {self._group_id}",
+                                                "deadline": options.timeout.total_seconds()})
         self._begin_view(None)
         _GROUPS.add(self)
         if not _BACKEND:  # torch looks up the devices of a group by what is registered, and calls none of it
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM,
                                    _gloo(store, rank, size, options.timeout))
+
+    def _meet(self, settings: dict[str, Any]) -> tuple[_core.Group, int]:
+        """Makes the group of all ranks. Returns it and the bytes that they may share."""
+        rank, size = self.rank(), self._num_ranks
+        gather = _gather_of(self._store, rank, size, self._timeout)
+        shared_bytes = min(map(int, gather(b"%d" % (_shareable_bytes() // size))))
+        group = groups.init(all_gather=gather, rank=rank, size=size, **settings)
+        if rank == 0:
+            self._store.set(_WHERE, f"{shared_bytes} {group.address}")
+        return group, shared_bytes
+
+    def _take_place(self, settings: dict[str, Any]) -> tuple[_core.Group, int]:
+        """As _meet(), in a process that takes the place of a rank which the group has lost."""
+        self._store.wait([_WHERE], self._timeout)
+        shared_bytes, address = self._store.get(_WHERE).decode().split(" ", 1)
+        if not address:
+            raise InvalidArgument(f"rank {self.rank()} of group {self._group_id} was another process before, and a "
+                                  "group of several hosts admits nobody")
+        return groups.init(address=address, slot=self.rank(), size=self._num_ranks, **settings), int(shared_bytes)
 
     def _begin_view(self, by: float | None) -> None:
         """Makes what belongs to a view of the group, by a moment of time.monotonic(). Collective among its ranks."""
@@ -229,6 +250,23 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
             except (PeerLost, Broken) as error:  # one more was lost meanwhile
                 _LOG.warning("rank %d: view %d ended at its beginning: %s", self.rank(), view[0], error)
 
+    def admit(self, ranks: Sequence[int], timeout: timedelta | None = None) -> tuple[int, tuple[int, ...]]:
+        """ferry.torch_backend.admit()."""
+        if self._messenger.is_busy():
+            raise InvalidArgument("admit: messages of this rank are in flight")
+        by = time.monotonic() + (timeout or self._timeout).total_seconds()
+        self._issuer.close()
+        self._messenger.close()
+        self._messenger.join()
+        try:
+            view = self._group.admit(ranks, _until(by))
+        except Error:  # this view goes on, or is over and waits for survive()
+            self._issuer.reopen()
+            self._messenger.reopen()
+            raise
+        self._begin_view(by)
+        return view
+
     def fence(self, rank: int) -> None:
         """ferry.torch_backend.fence()."""
         self._group.fence(rank)
@@ -306,6 +344,14 @@ def _shareable_bytes() -> int:
     if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
         return 0
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _is_newcomer(store: dist.Store, rank: int) -> bool:
+    """Whether another process was this rank of the group before. Notes this one."""
+    key, process = f"ferry/process/{rank}", f"{_LOADED} {os.getpid()}"
+    is_newcomer = store.check([key]) and store.get(key) != process.encode()
+    store.set(key, process)
+    return is_newcomer
 
 
 def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:
