@@ -37,7 +37,8 @@ std::shared_ptr<Memory> Machine::last_mapped(int rank) const {
 }
 
 Memory::Memory(std::size_t bytes)
-    : bytes_((bytes + kPage - 1) / kPage * kPage),
+    : number_(++Machine::current().num_memories),
+      bytes_((bytes + kPage - 1) / kPage * kPage),
       data_(static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
   if (data_ == MAP_FAILED) throw std::bad_alloc();
@@ -111,6 +112,10 @@ std::shared_ptr<Segment> Segment::attach(int fd, std::size_t bytes) {
   const std::shared_ptr<Segment> made(new Segment(fd, memory->data(), bytes));
   Machine::current().mappings.push_back({made.get(), kernel.rank(), memory});
   return made;
+}
+
+std::uint64_t Segment::id() const {
+  return std::dynamic_pointer_cast<test::Memory>(Kernel::of_running_rank()->file(fd_))->number();
 }
 
 Segment::~Segment() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,8 +24,10 @@ class Memory final : public Kernel::File {
   explicit Memory(std::size_t bytes);
   ~Memory() override;
   std::byte* data() const { return data_; }
+  std::uint64_t number() const { return number_; }
 
  private:
+  std::uint64_t number_;
   std::size_t bytes_;
   std::byte* data_;
 };
@@ -50,6 +53,7 @@ class Machine {
   std::function<void(int rank, std::size_t bytes)> on_commit = [](int, std::size_t) {};
   std::vector<Mapping> mappings;                // in the order in which they were made
   std::map<int, internal::GroupState*> groups;  // of each rank
+  std::uint64_t num_memories = 0;               // made so far
 };
 
 }  // namespace ferry::test
