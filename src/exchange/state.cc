@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <thread>
@@ -191,8 +192,14 @@ void ExchangeState::renew(const View& view) noexcept {
   parts_.pool->forget_published();
 }
 
+// The lost rank may have called operations that none of the others has, whose numbers come again.
+// So its records go, too.
 void ExchangeState::make_place(int rank, std::uint64_t next) {
   if (!begin_flags(*parts_.setup, parts_.view, rank)) throw no_memory(*parts_.setup);
+  const WindowLayout& layout = parts_.setup->layout;
+  const std::size_t records = layout.record(rank, 0);
+  std::memset(parts_.view.segment->data() + records, 0,
+              layout.control(rank) + layout.control_bytes() - records);
   Protocol::prepare(parts_.view.control(rank), next, 0);
 }
 
