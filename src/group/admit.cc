@@ -1,6 +1,7 @@
 // How processes take the places of lost ranks (docs/protocol.md, "Ranks that come back").
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -284,13 +285,16 @@ void NextView::look_for_loss(GroupState& group) {
   require_ok(group.death_here());
 }
 
-// On the coordinator, whose places they are not: no rank of the view reads them before it begins.
+// On the coordinator, whose places they are not: no rank of the view reads them before it begins. A
+// newcomer writes there after that only, since it may be late, and another process in its place.
 void NextView::make_places(GroupState& group, const Admission& admission,
                            const std::vector<Offer>& offers) {
   if (group.rank_ != admission.coordinator()) return;
-  for (const Offer& offer : offers)
-    for (const int rank : admission.newcomers)
+  for (const int rank : admission.newcomers) {
+    group.flags_->make_place(rank, admission.view);
+    for (const Offer& offer : offers)
       group.survival_.make_place(*offer.segment, rank, admission.view);
+  }
 }
 
 // All ranks of an admission meet anew and make ready for the next view. Then one word in the memory
@@ -312,7 +316,7 @@ void NextView::enter(GroupState& group, const Admission& admission, std::vector<
     group.meet_neighbours(all, looking);
     pass_on(offers, admission, all, looking);
     make_places(group, admission, offers);
-    NextView::prepare(group, admission.view);
+    if (is_member) NextView::prepare(group, admission.view);
     all.all_gather("", looking);
   } catch (const Error& error) {
     failure = error;
@@ -338,7 +342,6 @@ std::uint64_t NextView::last_admission(const GroupState& group) noexcept {
   return group.flags_->last_admission(group.rank_);
 }
 
-// What it makes before enter() no other rank reads.
 std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeting,
                                                const Admission& admission,
                                                const GroupOptions& options,
@@ -355,6 +358,7 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
     group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
     throw;
   }
+  group->counters().add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
   group->log(LogLevel::kInfo, fmt::format("took the place of rank {} in a group of {} by {} ({})",
                                           rank, size, origin.launcher, origin.reason));
   return group;

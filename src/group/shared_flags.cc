@@ -78,22 +78,25 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   metrics_->show({segment_, node_ranks});
 }
 
-// Relaxed: no other rank reads these words before the newcomer has said that it is ready.
 SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
                          const std::vector<int>& node_ranks)
     : SharedFlags(std::move(segment), rank, size) {
   view_ = view;
   segment_->map_in(0, flag_bytes(size_));
-  GroupSlot& mine = slots_[rank];
-  mine.barrier.store(0, std::memory_order_relaxed);
-  mine.unmet.store(0, std::memory_order_relaxed);
-  abort_[rank].store(0, std::memory_order_relaxed);
-  sleeping_[rank].store(0, std::memory_order_relaxed);
-  counters_.clear(size_);
-  counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
   if (rank != node_ranks[0]) return;
   metrics_.emplace();
   metrics_->show({segment_, node_ranks});
+}
+
+// Relaxed: no rank reads these words before this one has said that it is ready.
+void SharedFlags::make_place(int rank, std::uint64_t next) noexcept {
+  GroupSlot& place = slots_[rank];
+  place.barrier.store(0, std::memory_order_relaxed);
+  place.barriers[next % 2].store(0, std::memory_order_relaxed);
+  place.unmet.store(0, std::memory_order_relaxed);
+  abort_[rank].store(0, std::memory_order_relaxed);
+  sleeping_[rank].store(0, std::memory_order_relaxed);
+  RankCounters(rows_ + rank * RankCounters::row_bytes(size_)).clear(size_);
 }
 
 std::vector<std::uint64_t> SharedFlags::waited(int rank) const {
@@ -140,7 +143,8 @@ std::uint64_t SharedFlags::decide_admission(int coordinator, std::uint64_t numbe
                                    std::memory_order_acq_rel, std::memory_order_acquire))
       return why;
   }
-  return seen & AbortWord::kMask;
+  if (seen >> AbortWord::kViewShift == number) return seen & AbortWord::kMask;
+  return AbortWord::make(Code::kPeerLost, coordinator);
 }
 
 bool SharedFlags::shares_processor(int rank, int peer) noexcept {

@@ -92,7 +92,7 @@ class SharedFlags {
   SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks, std::uint64_t group,
               const Deadline& by);
   // For a newcomer, which takes the place of a lost rank in a group that is in `view`: the flags in
-  // the memory of the group. Its own are those of a rank that has called nothing.
+  // the memory of the group. Writes nothing.
   SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
               const std::vector<int>& node_ranks);
   // The bytes of the memory.
@@ -153,8 +153,11 @@ class SharedFlags {
     // Relaxed: it publishes no other memory.
     return slots_[coordinator].admission.load(std::memory_order_relaxed) >> AbortWord::kViewShift;
   }
+  // On the coordinator of an admission to view `next`, for a newcomer: its flags are those of a
+  // rank that has called nothing.
+  void make_place(int rank, std::uint64_t next) noexcept;
   // Decides the admission of this number, unless it is decided: AbortWord::kNone if the next view
-  // begins, else why it does not. Returns what is decided.
+  // begins, else why it does not. Returns what is decided; kPeerLost if a later one is.
   std::uint64_t decide_admission(int coordinator, std::uint64_t number, std::uint64_t why) noexcept;
   // From now on abort words of this view count.
   void begin_view(std::uint64_t view) noexcept { view_ = view; }
