@@ -77,8 +77,8 @@ void Connection::send(FrameKind kind, std::uint32_t call,
   flush();
 }
 
-void Connection::send_failure(const Error& error) {
-  send(FrameKind::kFailure, 0,
+void Connection::send_failure(const Error& error, std::uint32_t call) {
+  send(FrameKind::kFailure, call,
        fmt::format("{} {}\n{}", static_cast<int>(error.code()), error.culprit(), error.what()));
 }
 

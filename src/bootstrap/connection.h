@@ -55,7 +55,8 @@ class Connection {
   void send(FrameKind kind, std::uint32_t call, std::string payload) {
     send(kind, call, std::make_shared<const std::string>(std::move(payload)));
   }
-  void send_failure(const Error& error);
+  // `call`: of the collective to which the error belongs; 0: to any.
+  void send_failure(const Error& error, std::uint32_t call = 0);
 
   // Takes the oldest frame that has arrived whole.
   std::optional<Frame> take();

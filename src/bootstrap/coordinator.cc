@@ -62,6 +62,10 @@ void Coordinator::take_from(std::size_t place) {
   const bool came = gathering_.came[place];
   FERRY_CHECK(member.connection.get(), !=, nullptr);
   std::optional<Frame> frame = member.connection->take();
+  // The reply of that gather had left when the member reached its deadline, and the member got it.
+  if (frame && frame->kind == FrameKind::kFailure && frame->call > 0 &&
+      frame->call < gathering_.call)
+    frame = member.connection->take();
   if (!frame && (came || !member.connection->closed())) return;
   if (!frame) fail(lost(*member.connection, rank, member.who, ranks_[0], "the group"));
   if (frame->kind == FrameKind::kFailure) {

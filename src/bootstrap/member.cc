@@ -155,7 +155,8 @@ std::optional<Descriptor> Member::pass(std::uint32_t call, const Handouts&, Dead
 }
 
 Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
-  std::optional<Frame> frame = frame_or_verdict(deadline, fmt::format("collective {}", call));
+  std::optional<Frame> frame = frame_or_verdict(deadline, fmt::format("collective {}", call),
+                                                kind == FrameKind::kGathered ? call : 0);
   if (!frame) fail(coordinator_lost());
   if (frame->kind == kind && frame->call == call) return std::move(*frame);
   throw Error(
@@ -188,12 +189,15 @@ std::string Member::coordinator_name() const {
                                           : fmt::format("rank {}", coordinator_);
 }
 
-std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::string& awaited) {
+// `gather`: the number of the gather that is awaited, if it is one.
+std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::string& awaited,
+                                              std::uint32_t gather) {
   std::optional<Frame> frame = next_frame(deadline);
   if (!frame && !connection_->closed()) {
     connection_->send_failure(
         ended(deadline, rank_,
-              {Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)}));
+              {Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)}),
+        gather);
     frame = next_frame(deadline.anew(kVerdict));
   }
   if (!frame && connection_->closed()) return std::nullopt;

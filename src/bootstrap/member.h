@@ -41,7 +41,8 @@ class Member final : public BootstrapCollectives {
   Frame await(FrameKind kind, std::uint32_t call, Deadline deadline);
   std::optional<Frame> next_frame(Deadline deadline);
   // Returns the frame, or nullopt if the coordinator closed the connection.
-  std::optional<Frame> frame_or_verdict(Deadline deadline, const std::string& awaited);
+  std::optional<Frame> frame_or_verdict(Deadline deadline, const std::string& awaited,
+                                        std::uint32_t gather = 0);
 
   int rank_, coordinator_;
   std::size_t size_;
