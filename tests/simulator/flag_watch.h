@@ -1,9 +1,12 @@
-// FlagWatch: flags in the shared memory of a simulation that must only grow.
+// FlagWatch: flags in the shared memory of a simulation that must only grow, and have one writer at
+// a time.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,40 +21,51 @@ namespace ferry::test {
 
 class FlagWatch {
  public:
+  // Whether `process` may now clear the flags of `rank`, whose place another process will take.
+  using HandsOver = std::function<bool(int rank, int process)>;
+
+  FlagWatch() = default;
+  // The flags of a rank have one writer: the process that last took the seat of the rank in a view;
+  // before that the process with its number.
+  explicit FlagWatch(HandsOver hands_over) : hands_over_(std::move(hands_over)) {}
+
   // Those of a group's segment (SharedFlags). `memory`: null if the rank has none.
   void add_group(const std::shared_ptr<Memory>& memory, int num_ranks) {
     using internal::GroupSlot;
     const std::size_t slots = sizeof(internal::CountersHead);
     const std::size_t words = slots + static_cast<std::size_t>(num_ranks) * sizeof(GroupSlot);
-    for (std::size_t peer = 0; memory && peer < static_cast<std::size_t>(num_ranks); ++peer) {
-      const std::string of_rank = " of rank " + std::to_string(peer);
-      const std::size_t slot = slots + peer * sizeof(GroupSlot);
-      add("barrier" + of_rank, memory, slot + offsetof(GroupSlot, barrier));
-      add("seat" + of_rank, memory, slot + offsetof(GroupSlot, seat));
-      add("abort word" + of_rank, memory, words + peer * sizeof(std::uint64_t), true);
+    for (int rank = 0; memory && rank < num_ranks; ++rank) {
+      const auto place = static_cast<std::size_t>(rank);
+      const std::size_t slot = slots + place * sizeof(GroupSlot);
+      add(Kind::kSeat, "seat", rank, memory, slot + offsetof(GroupSlot, seat));
+      add(Kind::kOther, "barrier", rank, memory, slot + offsetof(GroupSlot, barrier));
+      add(Kind::kAbort, "abort word", rank, memory, words + place * sizeof(std::uint64_t));
     }
   }
 
   void add_exchange(const std::shared_ptr<Memory>& memory, const internal::WindowLayout& layout,
                     int num_ranks) {
-    for (int peer = 0; memory && peer < num_ranks; ++peer) {
-      const std::string of_rank = " of rank " + std::to_string(peer);
-      const std::size_t at = layout.control(peer);
-      add("progress" + of_rank, memory, at);
-      add("read_through" + of_rank, memory, at + offsetof(internal::ControlFlags, read_through));
+    for (int rank = 0; memory && rank < num_ranks; ++rank) {
+      const std::size_t at = layout.control(rank);
+      add(Kind::kOther, "progress", rank, memory, at);
+      add(Kind::kOther, "read_through", rank, memory,
+          at + offsetof(internal::ControlFlags, read_through));
     }
   }
 
-  // Whether a flag has changed.
-  bool look(std::vector<std::string>& wrong) {
+  // Call after each step of a process. Returns whether a flag has changed.
+  bool look(std::vector<std::string>& wrong, int process) {
     bool changed = false;
     for (Watched& one : watched_) {
       if (one.memory.expired()) continue;
       const std::uint64_t now = one.flag->load(std::memory_order_relaxed);  // one thread
       if (now == one.last) continue;
-      if (now < one.last || (one.is_abort && !may_replace(one.last, now)))
-        wrong.push_back(one.name + " went from " + std::to_string(one.last) + " to " +
-                        std::to_string(now));
+      const char* const why = hands_over_ ? written_by(one, now, process) : nullptr;
+      const bool cleared = hands_over_ && now == 0 && why == nullptr;
+      if (why != nullptr || !(cleared || may_replace(one, now)))
+        wrong.push_back(one.name + " of rank " + std::to_string(one.rank) + " went from " +
+                        std::to_string(one.last) + " to " + std::to_string(now) +
+                        (why == nullptr ? "" : why + std::to_string(process)));
       one.last = now;
       changed = true;
     }
@@ -59,31 +73,53 @@ class FlagWatch {
   }
 
  private:
+  enum class Kind { kSeat, kAbort, kOther };
   struct Watched {
+    Kind kind;
     std::string name;
+    int rank;
     std::weak_ptr<Memory> memory;
     const std::atomic<std::uint64_t>* flag;
     std::uint64_t last;
-    bool is_abort;
   };
 
+  int writer_of(int rank) const {
+    const auto found = writers_.find(rank);
+    return found == writers_.end() ? rank : found->second;
+  }
+
+  // Null if `process` may write this. The seats of a group stand before the other flags of the
+  // rank.
+  const char* written_by(const Watched& one, std::uint64_t now, int process) {
+    if (one.kind == Kind::kSeat) {
+      if (now == internal::Seat::in(now / 2)) writers_[one.rank] = process;
+      return nullptr;
+    }
+    if (now == 0) return hands_over_(one.rank, process) ? nullptr : ", by a clearing process ";
+    return writer_of(one.rank) == process ? nullptr : ", by process ";
+  }
+
   // An abort word is set once in each view, and the mark that its rank has left once.
-  static bool may_replace(std::uint64_t last, std::uint64_t now) {
+  static bool may_replace(const Watched& one, std::uint64_t now) {
     using internal::AbortWord;
+    if (one.kind != Kind::kAbort) return now > one.last;
     const auto view_of = [](std::uint64_t word) {
       return (word & ~AbortWord::kLeft) >> AbortWord::kViewShift;
     };
-    return now == (last | AbortWord::kLeft) || view_of(now) > view_of(last);
+    return now == (one.last | AbortWord::kLeft) || view_of(now) > view_of(one.last);
   }
 
-  void add(std::string name, const std::shared_ptr<Memory>& memory, std::size_t offset,
-           bool is_abort = false) {
-    watched_.push_back(
-        {std::move(name), memory,
-         reinterpret_cast<const std::atomic<std::uint64_t>*>(memory->data() + offset), 0,
-         is_abort});
+  void add(Kind kind, std::string name, int rank, const std::shared_ptr<Memory>& memory,
+           std::size_t offset) {
+    const auto* const flag =
+        reinterpret_cast<const std::atomic<std::uint64_t>*>(memory->data() + offset);
+    watched_.push_back({kind, std::move(name), rank, memory, flag, 0});
+    // What was written before has writers of before. Relaxed: one thread.
+    if (hands_over_) watched_.back().last = flag->load(std::memory_order_relaxed);
   }
 
+  HandsOver hands_over_;
+  std::map<int, int> writers_;  // by rank
   std::vector<Watched> watched_;
 };
 

@@ -115,7 +115,10 @@ std::shared_ptr<Segment> Segment::attach(int fd, std::size_t bytes) {
 }
 
 std::uint64_t Segment::id() const {
-  return std::dynamic_pointer_cast<test::Memory>(Kernel::of_running_rank()->file(fd_))->number();
+  const auto& mappings = Machine::current().mappings;
+  const auto mine = std::find_if(mappings.begin(), mappings.end(),
+                                 [this](const auto& mapping) { return mapping.segment == this; });
+  return mine->memory->number();
 }
 
 Segment::~Segment() {

@@ -233,7 +233,7 @@ class Run {
   // ---- what happens to them
 
   void look(int rank) {
-    if (watch_.look(outcome_.wrong)) simulation_.progressed();
+    if (watch_.look(outcome_.wrong, rank)) simulation_.progressed();
     if (outcome_.fault_ns == 0 && rank == case_.victim && !simulation_.ended(rank) && due())
       strike();
   }

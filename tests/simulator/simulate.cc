@@ -57,7 +57,7 @@ int end(std::uint64_t bad, std::uint64_t runs, std::uint64_t steps) {
 
 int simulate_views(std::uint64_t first, std::uint64_t runs, bool many, const char* program) {
   std::uint64_t bad = 0, steps = 0;
-  int views = 0, rounds = 0, remade = 0;
+  int views = 0, rounds = 0, remade = 0, returns = 0, admitted = 0, joins = 0, refused = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     const ViewsCase drawn = draw_views(seed);
     if (!many) std::printf("%s\n", drawn.describe().c_str());
@@ -70,10 +70,16 @@ int simulate_views(std::uint64_t first, std::uint64_t runs, bool many, const cha
     bad += outcome.wrong.empty() ? 0 : 1;
     steps += outcome.steps;
     views += outcome.num_views, rounds += outcome.num_rounds, remade += outcome.num_remade;
+    returns += outcome.num_returns, admitted += outcome.num_admitted;
+    joins += outcome.num_joins, refused += outcome.num_refused;
   }
   std::printf(
       "%d views, %d rounds finished by a rank, %d exchanges made by a rank in a later view\n",
       views, rounds, remade);
+  std::printf(
+      "%d processes came to take a place, %d were admitted, %d of them joined an exchange; admit() "
+      "ended %d times with an error on a rank\n",
+      returns, admitted, joins, refused);
   return end(bad, runs, steps);
 }
 

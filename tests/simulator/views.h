@@ -1,6 +1,7 @@
 // Runs of a group that loses ranks and goes on: ranks of one host die, are stopped, leave or end
-// the view, and the others call survive() and make more operations. An exchange that a rank could
-// not make is made anew in the next view.
+// the view, and the others call survive() and make more operations. Other processes come to take
+// the places of lost ranks, and the others call admit() or not. An exchange that a rank could not
+// make or join is made anew in the next view.
 #pragma once
 
 #include <chrono>
@@ -16,20 +17,37 @@ namespace ferry::test {
 // What a rank does of its own accord when it has played some rounds.
 enum class Whim { kNone, kLeave, kSurvive, kNewExchange };
 
+// Processes have numbers: those of the first view are their ranks, and the others follow.
 struct ViewsCase {
   struct Blow {
     Fault fault;  // kDeath, kPause, kStop or kRaise
+    int process;
+    int turns;                  // of the process before it
+    bool in_admission = false;  // only turns in admit(), or in the join of a newcomer, count
+  };
+  // A process that comes to take the place of a rank, whether that is lost or not.
+  struct Return {
     int rank;
-    int turns;  // of the rank before it
+    std::int64_t at_ns;  // since the begin
+    bool joins;          // the exchange of the others, if there is one
+  };
+  // What the members do when view `view` has begun, or admit() has ended with an error in it.
+  struct Admit {
+    bool called;
+    int named;  // the one that they name, of the ranks that the view lacks; -1: all
+    std::chrono::milliseconds deadline;
   };
   std::uint64_t seed = 0;
   int num_ranks = 0;
   ExchangeConfig config = {};
   std::vector<Blow> blows = {};
+  std::vector<Return> returns = {};
   int num_rounds = 0;  // of each view
   std::chrono::milliseconds deadline{4000};
 
+  int num_processes() const { return num_ranks + static_cast<int>(returns.size()); }
   bool has(Fault fault) const;
+  Admit admit_in(std::uint64_t view, int attempt, int num_lost) const;
   std::string describe() const;
 };
 ViewsCase draw_views(std::uint64_t seed);
@@ -38,6 +56,10 @@ struct ViewsOutcome {
   std::vector<std::string> wrong;
   int num_views = 1, num_rounds = 0;  // begun, and finished by a rank
   int num_remade = 0;                 // exchanges that were made in a later view
+  int num_returns = 0;                // processes that asked for a place
+  int num_admitted = 0;               // and got it
+  int num_joins = 0;                  // exchanges of others that such a process joined
+  int num_refused = 0;                // calls of admit() that ended with an error
   std::uint64_t digest = 0, steps = 0;
 };
 ViewsOutcome run_views(const ViewsCase& drawn, bool trace = false);
