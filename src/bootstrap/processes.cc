@@ -184,6 +184,11 @@ class ProcessRendezvous final : public Rendezvous {
 
   std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
                                     Deadline deadline) override {
+    if (across_) {
+      throw Error(Code::kInvalidArgument,
+                  "the ranks are of several hosts, where a later view makes no new exchanges and "
+                  "collectives; make a new group");
+    }
     Roster roster{{}, own_hello(name, rank(), nodes()), members};
     auto host = meet_on_host(name, std::move(roster), nodes(), deadline);
     return std::make_unique<ProcessRendezvous>(rank(), nodes(), admission_address_, nullptr,

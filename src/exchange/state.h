@@ -51,6 +51,12 @@ class ExchangeState final : public Lasting {
   void renew(const View& view) noexcept override;
   Offer offer() const override { return {parts_.terms, parts_.view.segment}; }
   void make_place(int rank, std::uint64_t next) override;
+  void tell(std::uint64_t next, std::vector<Prepared>& known) const override {
+    parts_.protocol.tell(next, known);
+  }
+  void learn(std::uint64_t next, const std::vector<Prepared>& known) noexcept override {
+    parts_.protocol.learn(next, known);
+  }
 
   const ExchangeConfig& config() const noexcept { return parts_.setup->config; }
   int num_local_experts() const noexcept { return parts_.setup->num_local_experts(); }

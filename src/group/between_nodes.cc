@@ -137,6 +137,7 @@ void GroupState::connect(const std::vector<int>& peers) {
   for (const int peer : peers) addresses[peer] = nodes_.addresses[peer];
   if (!addresses.empty()) messages_->connect(addresses);
   for (const int peer : peers) nodes_.reached[peer] = true;  // not after an exception
+  survival_.messages().tell(*this, peers);
 }
 
 // A rank that failed may have opened fewer channels of the last object than the others.
@@ -178,7 +179,8 @@ void GroupState::send_abort(std::uint64_t word) noexcept {
   {
     const auto held = lock();
     for (int peer = 0; peer < size_; ++peer) {
-      if (nodes_.reached[peer]) send(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
+      if (nodes_.reached[peer] && survival_.has(peer))
+        send(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
     }
   }
   move_messages();
@@ -216,7 +218,9 @@ bool GroupState::receive_and_send() {
   bool moved = messages_->receive([this](int from, auto message) { read(from, message); }, losses);
   for (const auto& [peer, why] : losses) lost(peer, why);
   for (const int peer : std::exchange(nodes_.to_acknowledge, {})) send(peer, kAcknowledgement, 0);
+  survival_.messages().answer_late_ranks(*this);
   for (const auto& [number, channel] : nodes_.channels) {
+    if (!survival_.messages().begun()) break;
     moved = channel->go_on() || moved;
     if (channel->kept_open && channel->done) ended.push_back(std::move(channel->kept_open));
   }
@@ -225,10 +229,11 @@ bool GroupState::receive_and_send() {
   return moved;
 }
 
-void GroupState::read(int from, std::span<const std::byte> message) {
+void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
   ByteReader reader(message);
   const auto head = reader.get<MessageHead>();
   if (!reader.ok()) return;
+  if (!kept && !survival_.messages().is_for_now(*this, from, head, message)) return;
   if (head.channel != 0) {
     const auto channel = nodes_.channels.find(head.channel);
     if (channel != nodes_.channels.end()) channel->second->read({from, head, reader.rest()});
@@ -263,7 +268,7 @@ void GroupState::read_abort(int from, std::uint64_t word,
 }
 
 bool GroupState::ended(int peer, bool sends_here) const noexcept {
-  if (flags_->gave_up(peer)) return true;
+  if (flags_->gave_up(peer) || !survival_.has(peer)) return true;
   if (here(peer)) return departed(peer) || !rendezvous_->alive(peer);
   if (nodes_.lost[peer].load(std::memory_order_acquire)) return true;  // partner: lost()
   // Acquire: partner: read_abort().
@@ -308,7 +313,8 @@ void GroupState::linger() noexcept {
     if (!all_sent() || (!broken && std::ranges::any_of(nodes_.channels, is_open))) return false;
     for (int peer = 0; peer < size_; ++peer) {
       const bool lost = nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
-      if (nodes_.reached[peer] && !nodes_.acknowledged[peer] && !lost) return false;
+      const bool waited = nodes_.reached[peer] && survival_.has(peer);
+      if (waited && !nodes_.acknowledged[peer] && !lost) return false;
     }
     return true;
   };

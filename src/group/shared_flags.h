@@ -29,11 +29,16 @@ struct alignas(128) GroupSlot {
   std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
   std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
   std::atomic<std::uint64_t> barriers[2];  // [view % 2] its barriers before that view
+  std::atomic<std::uint64_t> objects[2];   // between nodes, the same for its objects with channels
   // AbortWord with the number of the last view in which this rank could not meet the others.
   std::atomic<std::uint64_t> unmet;
   // The last admission of which this rank was the coordinator: its number in the upper bits, and
   // below AbortWord::kNone if the next view began, or why it did not.
   std::atomic<std::uint64_t> admission;
+  // Between nodes, in the slot of the first rank of a node: the part of the node in the agreement
+  // on the next view (agreement_between_nodes.cc). Its speaker writes them.
+  std::atomic<std::uint64_t> promised, accepted, decided;
+  std::atomic<std::uint64_t> proposed[2];  // Seat of this rank in an accepted or decided view
   alignas(128) char report[kReportBytes];
   std::byte pieces[2][kBytes];
 

@@ -161,8 +161,7 @@ class GroupState {
   void ring() noexcept { flags_->ring(node_ranks_); }
   void ring(int rank) noexcept { flags_->ring({&rank, 1}); }
   RankCounters& counters() noexcept { return flags_->counters(); }  // of this rank
-  // The next functions are for groups of several nodes (between_nodes.cc). On one node only
-  // progress() may be called. It moves messages, on a rank that makes its own progress.
+  // For groups of several nodes (between_nodes.cc). On one node only progress() may be called.
   bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
   bool move_messages();  // sends and reads; nothing else does. True when something moved
   // Held while messages are read. Messages may be sent with it held.
@@ -180,8 +179,7 @@ class GroupState {
   // to this rank, whose last messages may come after other ranks have said that it departed.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
-  // Waits until the messages to `mates` have been sent, since this rank may not call ferry again
-  // for a while. `await` has the names for an error.
+  // Waits until messages to `mates` are sent. Call before a return to the caller, who may compute.
   Status await_sent(Await await, const std::vector<bool>& mates) noexcept;
 
   bool aborted() const noexcept { return reporter() >= 0; }  // some rank has given up on the group
@@ -203,10 +201,10 @@ class GroupState {
   void log(LogLevel level, const std::string& text) const noexcept;
 
  private:
-  enum : std::uint8_t { kBarrier, kAbort, kAcknowledgement, kListens };  // kinds of own messages
+  enum : std::uint8_t { kBarrier, kAbort, kAcknowledgement, kListens, kBeginsView, kAgreement };
 
   bool receive_and_send();
-  void read(int from, std::span<const std::byte> message);
+  void read(int from, std::span<const std::byte> message, bool kept = false);
   void read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece);
   void lost(int peer, const std::string& why);
   bool raise_sent();
@@ -236,6 +234,8 @@ class GroupState {
 
   friend class ViewChange;
   friend class NextView;
+  friend class NodesAgreement;
+  friend class ViewMessages;
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
              GroupOrigin origin);  // without flags
   std::string view_is_over() const;

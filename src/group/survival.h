@@ -14,6 +14,7 @@
 #include "ferry/group.h"
 #include "ferry/status.h"
 #include "memory/segment.h"
+#include "group/view_messages.h"
 
 namespace ferry::internal {
 
@@ -38,6 +39,17 @@ class Lasting {
   // On one member, while all members are in admit(): writes for the newcomer `rank` what prepare()
   // writes for a rank that has called nothing. Throws Error(kCapacity).
   virtual void make_place(int rank, std::uint64_t next) = 0;
+  // Between nodes: what a rank wrote in prepare() for an object, which has this number on all
+  // ranks.
+  struct Prepared {
+    std::uint64_t number = 0;
+    std::uint32_t object = 0, rank = 0;
+  };
+  // Appends what this node knows of its own ranks and of others.
+  virtual void tell(std::uint64_t next, std::vector<Prepared>& known) const = 0;
+  // Writes what ranks of other nodes prepared to memory of this node. One rank of the node calls
+  // it.
+  virtual void learn(std::uint64_t next, const std::vector<Prepared>& known) noexcept = 0;
 };
 
 class Survival {
@@ -79,6 +91,8 @@ class Survival {
     std::optional<Error> failure = {};
   };
   Meeting& meeting() noexcept { return meeting_; }
+  // Guarded by the lock of the group.
+  ViewMessages& messages() noexcept { return messages_; }
   // The view whose ranks met at the rendezvous of the group: the first one, or that in which the
   // last newcomers were admitted.
   std::uint64_t joined_in() const noexcept { return joined_in_; }
@@ -92,11 +106,15 @@ class Survival {
 
   void prepare(std::uint64_t next) noexcept;
   void begin(View view) noexcept;
+  // Lasting::tell() and learn() of all objects.
+  std::vector<Lasting::Prepared> tell(std::uint64_t next);
+  void learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept;
 
  private:
   View view_;
   std::vector<bool> is_member_;  // [ranks]
   Meeting meeting_;
+  ViewMessages messages_;
   std::uint64_t joined_in_ = 1;
   std::atomic<int> held_{0}, num_calls_{0};
   std::atomic<bool> surviving_{false};

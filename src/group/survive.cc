@@ -3,15 +3,24 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
+#include "group/agreement_between_nodes.h"
 #include "group/state.h"
 #include "group/wait.h"
 
 namespace ferry::internal {
 
-Survival::Survival(int size) : is_member_(size, true) {
+namespace {
+
+// Between nodes, the time between two looks at the messages.
+constexpr int kNapUs = 200;
+
+}  // namespace
+
+Survival::Survival(int size) : is_member_(size, true), messages_(size) {
   view_.members.resize(size);
   std::iota(view_.members.begin(), view_.members.end(), 0);
 }
@@ -66,6 +75,18 @@ void Survival::depart_in_next_view(std::function<void()> depart) noexcept {
   if (prepared_ > view_.number) departures_.push_back(std::move(depart));
 }
 
+std::vector<Lasting::Prepared> Survival::tell(std::uint64_t next) {
+  std::vector<Lasting::Prepared> known;
+  const std::lock_guard lock(mutex_);
+  for (const Lasting* const object : objects_) object->tell(next, known);
+  return known;
+}
+
+void Survival::learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Lasting* const object : objects_) object->learn(next, known);
+}
+
 void Survival::begin(View view) noexcept {
   view_ = std::move(view);
   is_member_.assign(is_member_.size(), false);
@@ -101,15 +122,21 @@ class ViewChange {
   void end() noexcept;
   // Takes this rank's seat in the next view.
   Status come() noexcept;
-  // Waits until the seats of all ranks are decided.
-  Status await(CallTime& time) noexcept;
-  // Call when all seats are decided.
-  void begin() noexcept;
+  // Waits until the ranks of the next view are known.
+  Status await(CallTime& time);
+  // Whether they are, once the seats of the ranks of this node are decided.
+  bool are_known() const noexcept;
+  Status late(const std::vector<int>& undecided, const CallTime& time) const;
+  void sleep(const std::vector<int>& undecided) noexcept;
+  // Call when they are known.
+  Status begin();
   std::vector<int> decide_seats() noexcept;
+  Status outside() const;
 
   GroupState& group_;
   const View& view_;
   const std::uint64_t next_;
+  std::optional<NodesAgreement> nodes_;  // of several nodes
 };
 
 // Sequentially consistent on both words: of a thread that makes an object and one that calls
@@ -149,9 +176,13 @@ Status ViewChange::run(std::chrono::nanoseconds limit) noexcept {
   if (Status status = check(); !status.ok()) return status;
   end();
   if (Status status = come(); !status.ok()) return status;
-  if (Status status = await(time); !status.ok()) return status;
-  begin();
-  return {};
+  try {
+    if (!group_.one_node()) nodes_.emplace(group_, next_);
+    if (Status status = await(time); !status.ok()) return status;
+    return begin();
+  } catch (const std::exception& failure) {
+    return {Code::kSystem, fmt::format("survive: {}", failure.what()), group_.rank_};
+  }
 }
 
 Status next_view_held(GroupState& group) {
@@ -174,13 +205,6 @@ Status next_view_held(GroupState& group) {
 }
 
 Status ViewChange::check() const {
-  if (!group_.one_node()) {
-    return {Code::kInvalidArgument,
-            fmt::format("survive: the ranks are of {} nodes, and only a group of one node can go "
-                        "on; make a new group of the ranks that remain",
-                        group_.topology_.num_nodes()),
-            group_.rank_};
-  }
   const Status held = next_view_held(group_);
   return held.ok() ? held : Status(held.code(), "survive: " + held.message(), held.culprit());
 }
@@ -190,6 +214,10 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
   for (const int rank : group.view().members) {
     if (group.flags_->has_left(rank))
       return {Code::kPeerLost, fmt::format("{} has left the group", group.name_of(rank)), rank};
+    if (!group.here(rank) && ViewMessages::unreachable(group, rank)) {
+      return {Code::kPeerLost, fmt::format("{} of another node is lost", group.name_of(rank)),
+              rank};
+    }
   }
   return {};
 }
@@ -258,21 +286,25 @@ void ViewChange::end() noexcept {
 
 Status ViewChange::come() noexcept {
   NextView::prepare(group_, next_);
-  if (group_.flags_->decide_seat(group_.rank_, next_, Seat::in(next_)) == Seat::outside(next_)) {
-    return {Code::kClosed,
-            fmt::format("survive: view {} began without rank {}, which the other ranks took for "
-                        "lost; it is outside of the group",
-                        next_, group_.rank_),
-            group_.rank_};
-  }
+  if (group_.flags_->decide_seat(group_.rank_, next_, Seat::in(next_)) == Seat::outside(next_))
+    return outside();
   group_.ring();
   return {};
 }
 
-// Decides that the ranks that died or left are outside of the view. Returns those without a seat.
+Status ViewChange::outside() const {
+  return {Code::kClosed,
+          fmt::format("survive: view {} began without rank {}, which the other ranks took for "
+                      "lost; it is outside of the group",
+                      next_, group_.rank_),
+          group_.rank_};
+}
+
+// Decides that the ranks of this node that died or left are outside of the view. Returns those
+// without a seat.
 std::vector<int> ViewChange::decide_seats() noexcept {
   std::vector<int> undecided;
-  for (const int rank : view_.members) {
+  for (const int rank : group_.node_ranks_) {
     const GroupSlot& slot = group_.flags_->slot(rank);
     // Acquire: partner: decide_seat().
     if (Seat::decided(slot.seat.load(std::memory_order_acquire), next_)) continue;
@@ -285,65 +317,99 @@ std::vector<int> ViewChange::decide_seats() noexcept {
   return undecided;
 }
 
-Status ViewChange::await(CallTime& time) noexcept {
+bool ViewChange::are_known() const noexcept { return !nodes_ || nodes_->decided(); }
+
+Status ViewChange::await(CallTime& time) {
   const std::function<bool()>& interrupted = group_.options_.interrupted;
   while (true) {
     // Another thread may leave the group. Acquire: partner: leave().
     if (group_.verdict_.closed.load(std::memory_order_acquire)) return group_.verdict();
+    group_.progress();
     const std::vector<int> undecided = decide_seats();
-    if (undecided.empty()) return {};
+    if (nodes_ && !undecided.empty()) nodes_->tell_missing(undecided);
+    if (nodes_ && undecided.empty()) {
+      if (Status status = nodes_->step(); !status.ok()) return status;
+    }
+    if (undecided.empty() && are_known()) return {};
     const int rank = group_.rank_;
     if (interrupted && interrupted())
       return {Code::kInterrupted, fmt::format("survive: rank {} was interrupted", rank), rank};
-    if (time.passed()) {
-      return {Code::kTimeout,
-              fmt::format("survive: {} of ranks {} did not come to view {}; deadline {:.3g} s; a "
-                          "rank that is alive is not left behind: end its process with fence(), or "
-                          "repeat the call",
-                          group_.name_of(undecided[0]), fmt::join(undecided, ", "), next_,
-                          std::chrono::duration<double>(time.limit()).count()),
-              undecided[0]};
-    }
-    group_.flags_->sleep(rank, group_.flags_->slot(undecided[0]).seat, Seat::outside(next_));
+    if (time.passed()) return late(undecided, time);
+    sleep(undecided);
   }
+}
+
+Status ViewChange::late(const std::vector<int>& undecided, const CallTime& time) const {
+  const double limit_s = std::chrono::duration<double>(time.limit()).count();
+  const std::vector<int> missing = undecided.empty() ? nodes_->missing() : undecided;
+  return {Code::kTimeout,
+          fmt::format("survive: {} of ranks {} did not come to view {}; deadline {:.3g} s; a rank "
+                      "that is alive is not left behind: end its process with fence(), or repeat "
+                      "the call",
+                      group_.name_of(missing[0]), fmt::join(missing, ", "), next_, limit_s),
+          missing[0]};
+}
+
+void ViewChange::sleep(const std::vector<int>& undecided) noexcept {
+  if (group_.messages_) return group_.messages_->sleep(kNapUs);
+  group_.flags_->sleep(group_.rank_, group_.flags_->slot(undecided[0]).seat, Seat::outside(next_));
 }
 
 // Every rank of the view comes to the same members and numbers: seats are decided once, and what a
 // rank wrote before it took its seat stays until all ranks are at the next view but one.
-void ViewChange::begin() noexcept {
+Status ViewChange::begin() {
   View view{.number = next_};
   for (const int rank : view_.members) {
     // Acquire: what the rank wrote before it came. Partner: decide_seat().
     const std::uint64_t seat = group_.flags_->slot(rank).seat.load(std::memory_order_acquire);
-    if (Seat::was_in(seat, next_)) view.members.push_back(rank);
+    if (!nodes_ && Seat::was_in(seat, next_)) view.members.push_back(rank);
   }
+  if (nodes_) view.members = nodes_->members();
+  if (!std::ranges::count(view.members, group_.rank_)) return outside();
   NextView::begin(group_, std::move(view));
+  return {};
 }
 
 void NextView::prepare(GroupState& group, std::uint64_t next) noexcept {
+  group.survival_.messages().end(group, next);
   group.survival_.prepare(next);
   const std::uint64_t barriers = group.flags_->num_barriers(group.rank_);
   // Relaxed: published by the seat, or by the word that this rank is ready for newcomers.
-  group.flags_->slot(group.rank_).barriers[next % 2].store(barriers, std::memory_order_relaxed);
+  GroupSlot& mine = group.flags_->slot(group.rank_);
+  mine.barriers[next % 2].store(barriers, std::memory_order_relaxed);
+  mine.objects[next % 2].store(group.nodes_.num_objects, std::memory_order_relaxed);
 }
 
 void NextView::begin(GroupState& group, View view) noexcept {
   SharedFlags& flags = *group.flags_;
-  std::uint64_t barriers = 0;
+  std::uint64_t barriers = 0, objects = 0;
   for (const int rank : view.members) {
     const GroupSlot& slot = flags.slot(rank);
     barriers = std::max(barriers, slot.barriers[view.number % 2].load(std::memory_order_relaxed));
+    objects = std::max(objects, slot.objects[view.number % 2].load(std::memory_order_relaxed));
   }
+  group.nodes_.num_objects = static_cast<std::uint32_t>(objects);
   raise(flags.slot(group.rank_).barrier, barriers);
-  group.node_ranks_ = view.members;
+  group.node_ranks_.clear();
+  std::ranges::copy_if(view.members, std::back_inserter(group.node_ranks_),
+                       [&group](int rank) { return group.here(rank); });
+  std::optional<Error> unlinked;
+  std::vector<std::byte> decided;
+  if (group.messages_) decided = NodesAgreement::decision(group, view);
+  if (group.messages_) unlinked = group.survival_.messages().begin_links(group, view);
+  const std::uint64_t number = view.number;
   flags.begin_view(view.number);
   group.log(LogLevel::kInfo,
             fmt::format("view {}: ranks {}", view.number, fmt::join(view.members, ", ")));
   group.survival_.begin(std::move(view));
   group.ring();
-  const std::lock_guard lock(group.verdict_.mutex);
-  group.verdict_.status = {};
-  group.verdict_.broken.store(false, std::memory_order_release);  // partner: verdict()
+  {
+    const std::lock_guard lock(group.verdict_.mutex);
+    group.verdict_.status = {};
+    group.verdict_.broken.store(false, std::memory_order_release);  // partner: verdict()
+  }
+  if (group.messages_) group.survival_.messages().begin(group, number, std::move(decided));
+  if (unlinked) static_cast<void>(group.fail(unlinked->what()));
 }
 
 Status verdict_in(GroupState& group, std::uint64_t view, const char* object) noexcept {

@@ -248,9 +248,16 @@ bool MessageChannel::receive(const MessageReader& read, std::vector<Loss>& lost)
   return moved;
 }
 
+void MessageChannel::disregard(int peer) {
+  const std::lock_guard held(mutex_);
+  peers_[static_cast<std::size_t>(peer)]->is_disregarded = disregards_ = true;
+}
+
 bool MessageChannel::all_sent() const {
   const std::lock_guard held(mutex_);
-  return under_way_ == 0 && bundled_.empty();
+  const auto is_through = [](const auto& to) { return to->is_disregarded || to->all_departed(); };
+  const bool sent = under_way_ == 0 || (disregards_ && std::ranges::all_of(peers_, is_through));
+  return sent && bundled_.empty();
 }
 
 std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
@@ -288,11 +295,6 @@ MessageChannel::Counters MessageChannel::counters() const {
 std::string MessageChannel::describe() const {
   const std::lock_guard held(mutex_);
   return transport_->describe();
-}
-
-std::string MessageChannel::exposed() const {
-  const std::lock_guard held(mutex_);
-  return transport_->exposed();
 }
 
 void MessageChannel::lose(int peer, const std::string& why) {

@@ -92,6 +92,8 @@ class MessageChannel {
   // `lost` to the peers that were lost since the last call. Returns true if there was something to
   // do. Only one thread at a time may call this.
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
+  // From now on nobody waits until messages to this peer have been sent.
+  void disregard(int peer);
   // Returns true if all messages have been sent, so that their memory is free.
   bool all_sent() const;
   // [ranks]: how many messages were sent to each rank, and how many of the oldest of them have all
@@ -105,7 +107,10 @@ class MessageChannel {
   void wake();
   Counters counters() const;
   std::string describe() const;
-  std::string exposed() const;
+  std::string exposed() const {
+    const std::lock_guard held(mutex_);
+    return transport_->exposed();
+  }
 
  private:
   struct Self {
@@ -143,6 +148,7 @@ class MessageChannel {
   Transport::Events events_;                         // the events of the last receive()
   std::vector<Loss> lost_;                           // the losses that the last receive() found
   std::size_t under_way_ = 0;                        // number of messages
+  bool disregards_ = false;                          // some peer
   int asleep_ = 0;                                   // number of threads inside sleep()
   Counters counters_;
 };

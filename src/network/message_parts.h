@@ -60,7 +60,7 @@ struct MessageChannel::Early {
 struct MessageChannel::Peer {
   std::uint32_t next_out = 0;
   std::uint32_t next_in = 0;
-  bool is_lost = false;
+  bool is_lost = false, is_disregarded = false;
   int num_buffers = 0;
   Traffic traffic;
   std::deque<bool> departed;       // by message, from number traffic.departed + 1 on
@@ -75,6 +75,7 @@ struct MessageChannel::Peer {
     departed.push_back(false);
     return ++traffic.sent;
   }
+  bool all_departed() const { return traffic.departed == traffic.sent; }
   // Messages may depart in any order.
   void depart(std::uint64_t number) {
     FERRY_CHECK(number, >, traffic.departed);

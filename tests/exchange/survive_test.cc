@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -68,11 +69,24 @@ void PrintTo(const Death& death, std::ostream* stream) { *stream << death.name; 
 
 bool on_one_node() { return !test_nodes(kRanks).several(); }
 
+// Whether the ranks of `set` can go on without the other ranks of `view`, which are dead.
+bool may_go_on(int view, int set) {
+  const std::vector<int> nodes = test_nodes(kRanks).of_rank;
+  int reached = 0;  // the ranks of nodes that have one of the set
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int other = 0; other < kRanks; ++other)
+      if ((view >> rank & 1) && (set >> other & 1) && nodes[other] == nodes[rank])
+        reached |= 1 << rank;
+  }
+  const int votes = std::popcount(unsigned(reached)), all = std::popcount(unsigned(view));
+  const int lowest = view & -view;
+  return 2 * votes > all || (2 * votes == all && (reached & lowest) != 0);
+}
+
 class SurviveDeath : public testing::TestWithParam<Death> {};
 
 // Then one more dies, and one leaves.
 TEST_P(SurviveDeath, TheOthersGoOn) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const auto& [name, moment, victim] = GetParam();
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 91);
   const SharedBoard board;
@@ -96,7 +110,13 @@ TEST_P(SurviveDeath, TheOthersGoOn) {
     const Status status = play_until_error(group, seat);
     require_status(status, Code::kPeerLost, {"view 3 is over, lost rank 2", "left"},
                    "after it left");
-    survive(group, 4, 1 << seat.rank());
+    const int left = 1 << seat.rank();
+    if (!may_go_on(left | 4, left)) {
+      require_status(group.survive(), Code::kPeerLost, {"ranks 2 of view 3", "more than half"},
+                     "a minority");
+      return;
+    }
+    survive(group, 4, left);
     require_ok(play_view(group, seat), "alone");
   });
   std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
@@ -121,7 +141,6 @@ INSTANTIATE_TEST_SUITE_P(
 // Two ranks are killed from outside, the second at any moment after the first: in the first view,
 // in survive(), or in the second view.
 TEST(RandomSurvival, TwoKillsAtAnyMoment) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   ExchangeConfig config = fault_config();
   config.max_tokens = 256;
   config.hidden = 1024;
@@ -129,6 +148,9 @@ TEST(RandomSurvival, TwoKillsAtAnyMoment) {
   Random random(92);
   const int kills = static_cast<int>(50 * std::min(stress_scale(), 1.0));
   for (int i = 0; i < std::max(kills / 2, 3); ++i) {
+    const int first = static_cast<int>(random.between(0, kRanks - 1));
+    const int second = (first + static_cast<int>(random.between(1, kRanks - 1))) % kRanks;
+    if (!may_go_on(15, 15 & ~(1 << first) & ~(1 << second))) continue;
     const SharedBoard board;
     ProcessRanks ranks(kRanks, {}, [&](Group group) {
       Seat seat(group, scenario);
@@ -142,8 +164,6 @@ TEST(RandomSurvival, TwoKillsAtAnyMoment) {
       for (int played = 0; played < 5; ++played) require_ok(play_view(group, seat), "of two");
     });
     while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
-    const int first = static_cast<int>(random.between(0, kRanks - 1));
-    const int second = (first + static_cast<int>(random.between(1, kRanks - 1))) % kRanks;
     std::this_thread::sleep_for(std::chrono::microseconds(random.between(100, 20'000)));
     ranks.send_signal(first, SIGKILL);
     std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 8'000)));
@@ -158,7 +178,6 @@ TEST(RandomSurvival, TwoKillsAtAnyMoment) {
 // Two ranks stop in the middle of an operation. The others end their processes, all at the same
 // time.
 TEST(Survival, StoppedRanksAreFenced) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 96);
   const SharedBoard board;
   GroupOptions options;
@@ -177,7 +196,9 @@ TEST(Survival, StoppedRanksAreFenced) {
     }
     Status status;
     while ((status = group.survive(std::chrono::milliseconds(100))).code() == Code::kTimeout) {
-      require(status.culprit() % 2 == 1, status.message());
+      // A rank of another node, which repeats the call too, may be named between two of its calls.
+      require(status.culprit() % 2 == 1 || !on_one_node(), status.message());
+      if (status.culprit() % 2 == 0) continue;
       require_ok(group.fence(status.culprit()), "fence");
       require_ok(group.fence(status.culprit()), "fence once more");
     }
@@ -195,7 +216,6 @@ TEST(Survival, StoppedRanksAreFenced) {
 
 // The exchange that was being made is lost. The one that was there before goes on.
 TEST(Survival, ADeathWhileAnExchangeIsMade) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 93);
   for (const int victim : {0, 2}) {
     const SharedBoard board;
@@ -320,7 +340,6 @@ class KillTimes : public testing::TestWithParam<std::pair<int, Moment>> {};
 
 TEST_P(KillTimes, Table) {
   const auto [num_ranks, moment] = GetParam();
-  if (test_nodes(num_ranks).several()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(num_ranks, fault_config(), 95);
   constexpr std::pair<const char*, std::int64_t Times::*> kColumns[] = {
       {"name", &Times::told},
@@ -370,11 +389,11 @@ class Survive : public SeatTest {};
 // Rank 1 leaves while operations of the others are in flight. Each limit of the next view is an
 // error by name, and the group stays usable.
 TEST_P(Survive, WhatTheNextViewRefuses) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 94);
   const auto body = [&](Group group, Seat& seat) {
     Collectives collectives(group);
     const Received held = seat.dispatch(15);
+    require_ok(group.barrier(), "all have their rows");
     if (seat.rank() == 1) return group.destroy();
     DispatchCall call = seat.dispatch_call(15);
     Operation operation;
@@ -408,7 +427,6 @@ TEST_P(Survive, WhatTheNextViewRefuses) {
 // Ranks 0 and 1 leave. Rank 0 has the only shared expert of one exchange. In the other one ranks 0
 // and 1 have shared expert 0, and ranks 2 and 3 have shared expert 1.
 TEST_P(Survive, SharedExpertsThatAreLostAreRefused) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   run_ranks(GetParam(), 6, [](Group group) {
     ExchangeConfig one = fault_config(), two = one;
     one.shared = {.num_experts = 1, .num_ranks = 1};
@@ -428,7 +446,6 @@ TEST_P(Survive, SharedExpertsThatAreLostAreRefused) {
 
 // A rank that lives and does not come is waited for, and named at the deadline.
 TEST_P(Survive, ALivingRankIsNotLeftBehind) {
-  if (!on_one_node()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 95);
   const SharedBoard board;
   const auto body = [&](Group group, Seat& seat) {
@@ -454,15 +471,6 @@ TEST_P(Survive, ALivingRankIsNotLeftBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, Survive, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, Survive, testing::Values(Mode::kProcesses));
-
-// Between nodes the call is refused, and does not end the view.
-TEST(Survival, BetweenNodesItIsRefused) {
-  if (on_one_node()) GTEST_SKIP() << "for several nodes";
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    require_status(group.survive(), Code::kInvalidArgument, {"nodes", "new group"}, "survive");
-    require_ok(group.barrier(), "barrier");
-  });
-}
 
 }  // namespace
 }  // namespace ferry::test

@@ -76,14 +76,17 @@ void ControlMirror::send_delivered(std::uint64_t number) {
   }
 }
 
+ForwardingTable ControlMirror::table_of(const std::vector<bool>& taking_part, bool all) {
+  ForwardingTable table = links_.everybody();
+  if (!all) table = ForwardingTable(links_.topology(), links_.rank(), taking_part, /*flat=*/true);
+  links_.group().reach(table, /*together=*/false);
+  const auto held = links_.group().lock();
+  add_served(table);
+  return table;
+}
+
 ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, bool all) {
-  ForwardingTable next = links_.everybody();
-  if (!all) next = ForwardingTable(links_.topology(), links_.rank(), taking_part, /*flat=*/true);
-  links_.group().reach(next, /*together=*/false);
-  {
-    const auto held = links_.group().lock();
-    add_served(next);
-  }
+  ForwardingTable next = table_of(taking_part, all);
   // Relaxed: this rank is the only writer.
   const std::uint64_t read =
       links_.view().control(links_.rank()).read_through.load(std::memory_order_relaxed);

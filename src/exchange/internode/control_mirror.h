@@ -27,6 +27,10 @@ class ControlMirror {
   // part. It does not send progress, since messages by the table in use may still be in flight.
   // Returns the table of the ranks that will take part. `all`: all ranks will.
   ForwardingTable send_read(const std::vector<bool>& taking_part, bool all);
+  // The table of an operation of these ranks. Connects to its mates.
+  ForwardingTable table_of(const std::vector<bool>& taking_part, bool all);
+  // The next record is the first that this rank sends in its view.
+  void begin_view() noexcept { sent_.store(0, std::memory_order_relaxed); }
   // Sends to all nodes with which this rank may have communicated that it destroys its exchange.
   void send_departure();
 

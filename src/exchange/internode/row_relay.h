@@ -28,6 +28,12 @@ class RowRelay {
   // True while it keeps messages for which others wait.
   bool holds() const noexcept { return !waiting_.empty(); }
 
+  // Drops all messages.
+  void drop() noexcept {
+    waiting_.clear();
+    wanted_.store({0, 0}, std::memory_order_relaxed);
+  }
+
   // [ranks] Flags for which a rank waits.
   const std::atomic<std::uint64_t>* room() const noexcept { return room_.data(); }
   // Returns the value that room()[peer] will reach when there is room for this many messages. Only

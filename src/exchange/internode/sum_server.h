@@ -41,6 +41,13 @@ class SumServer {
   void end(int source);
   // Sends the sums that can be made now. True if the last sum of a request was sent.
   bool serve();
+  // Drops all requests of other ranks.
+  void drop() noexcept {
+    to_pass_on_.clear();
+    requests_.clear();
+  }
+  // Drops all replies to requests of this rank; no rank reads them any more.
+  void forget_all() { inbox_.forget_all(); }
   // The mates whose replies this rank needs for sums for which others wait.
   std::vector<int> awaited() const;
 

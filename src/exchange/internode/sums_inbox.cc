@@ -45,6 +45,11 @@ void SumsInbox::forget(std::uint64_t number, int source) {
   });
 }
 
+void SumsInbox::forget_all() {
+  const std::lock_guard lock(mutex_);
+  expected_.clear();
+}
+
 bool SumsInbox::take(std::uint64_t number, int source, int mate, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   for (IncomingSums& incoming : expected_) {

@@ -43,6 +43,29 @@ void Protocol::prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t num
   prepared.view.store(next, std::memory_order_relaxed);
 }
 
+void Protocol::prepare(std::uint64_t next) noexcept {
+  ways_.drop();
+  prepare(view_.control(setup_.rank), next, issued_);
+}
+
+// Relaxed: as in take_members().
+void Protocol::tell(std::uint64_t next, std::vector<Lasting::Prepared>& known) const {
+  for (int rank = 0; rank < view_.num_ranks(); ++rank) {
+    if (!group_.survival().has(rank)) continue;
+    const ControlFlags::Prepared& prepared = view_.control(rank).prepared[next % 2];
+    if (prepared.view.load(std::memory_order_relaxed) != next) continue;
+    known.push_back({prepared.number.load(std::memory_order_relaxed), ways_.number(),
+                     static_cast<std::uint32_t>(rank)});
+  }
+}
+
+void Protocol::learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept {
+  for (const auto& [number, object, rank] : known) {
+    if (object == ways_.number() && !view_.here(static_cast<int>(rank)))
+      prepare(view_.control(static_cast<int>(rank)), next, number);
+  }
+}
+
 void Protocol::renew(const View& view) noexcept {
   in_flight_.clear();
   early_.clear();
@@ -56,6 +79,15 @@ void Protocol::renew(const View& view) noexcept {
   ControlFlags& mine = view_.control(setup_.rank);
   raise(mine.progress, progress_of(issued_, Stage::kDelivered));
   raise(mine.read_through, issued_);
+  for (const int rank : view.members) {
+    if (view_.here(rank)) continue;
+    // Its own flags are these; the ranks of this node do not wait for a message that says so.
+    ControlFlags& theirs = view_.control(rank);
+    raise_to(theirs.progress, progress_of(issued_, Stage::kDelivered));
+    raise_to(theirs.second_way, progress_of(issued_, Stage::kDelivered));
+    raise_to(theirs.read_through, issued_);
+  }
+  ways_.begin_view(*active_);
 }
 
 // Finds the number of the last operation and the ranks of a call that names none. An error is the

@@ -38,16 +38,16 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
 
 void Protocol::close() noexcept {
   ControlFlags& mine = view_.control(setup_.rank);
-  const auto depart = [segment = view_.segment, &mine] {
+  const auto depart = [segment = view_.segment, &mine, ways = ways_] {
     raise(mine.read_through, kDeparted);
     raise(mine.progress, kDeparted);
+    ways.send_departure();
   };
   // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
   // not go on as if they were there.
   if (!group_.usable()) return group_.survival().depart_in_next_view(depart);
   depart();
   group_.ring();
-  ways_.send_departure();
 }
 
 Status Protocol::begin(std::chrono::nanoseconds deadline) {

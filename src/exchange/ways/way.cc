@@ -73,4 +73,17 @@ bool Way::go_on() {
   return passed || served;
 }
 
+void Way::drop() {
+  const auto held = links_.group().lock();
+  relay_.drop();
+  sums_.drop();
+  channel_.holds = false;
+}
+
+void Way::begin_view() {
+  const auto held = links_.group().lock();
+  sums_.forget_all();
+  mirror_.begin_view();
+}
+
 }  // namespace ferry::internal

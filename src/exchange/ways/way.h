@@ -38,6 +38,8 @@ class Way {
 
   void read(const InMessage& message);  // Channel::read
   bool go_on();                         // Channel::go_on
+  void drop();                          // Ways::drop
+  void begin_view();                    // Ways::begin_view
 
  private:
   MateLinks links_;

@@ -53,6 +53,17 @@ void Ways::use(ForwardingTable table) const {
   if (!none()) ways_[0]->links().use(std::move(table));
 }
 
+void Ways::drop() const {
+  for (const auto& way : ways_) way->drop();
+}
+
+void Ways::begin_view(const ActiveSet& active) const {
+  for (const auto& way : ways_) way->begin_view();
+  if (!none()) use(ways_[0]->mirror().table_of(active.waited, active.all()));
+}
+
+std::uint32_t Ways::number() const noexcept { return none() ? 0 : ways_[0]->channel(); }
+
 const ForwardingTable& Ways::table() const noexcept { return ways_[0]->table(); }
 
 const std::vector<int>* Ways::last_hop(std::size_t way) const noexcept {

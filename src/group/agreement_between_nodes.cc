@@ -1,0 +1,386 @@
+#include "group/agreement_between_nodes.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/clock.h"
+#include "group/state.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// A message that has no answer is sent again after this time, and a ballot that was refused is
+// followed by another one after it.
+constexpr std::int64_t kAgainNs = 20'000'000;
+
+// A ballot has the view, the number of the attempt and the rank that proposes. So ballots of
+// different ranks differ, and those of a later view are larger.
+constexpr int kViewShift = AbortWord::kViewShift, kRoundShift = 16;
+constexpr std::uint64_t kRoundMask = (std::uint64_t{1} << (kViewShift - kRoundShift)) - 1;
+
+constexpr std::uint64_t round_of(std::uint64_t ballot) {
+  return ballot >> kRoundShift & kRoundMask;
+}
+
+// One word has a ballot or a view, and the half of GroupSlot::proposed that belongs to it.
+constexpr std::uint64_t with_half(std::uint64_t value, int half) {
+  return value << 1 | static_cast<std::uint64_t>(half);
+}
+constexpr int half_of(std::uint64_t word) { return static_cast<int>(word & 1); }
+
+}  // namespace
+
+NodesAgreement::NodesAgreement(GroupState& group, std::uint64_t next)
+    : group_(group), next_(next), node_of_(group.size()) {
+  const Topology& topology = group.topology();
+  std::vector<int> index(topology.num_nodes(), -1);
+  for (const int rank : group.view().members) {
+    int& at = index[topology.node_of(rank)];
+    if (at < 0) at = static_cast<int>(nodes_.size()), nodes_.emplace_back();
+    nodes_[at].ranks.push_back(rank);
+    node_of_[rank] = static_cast<std::size_t>(at);
+  }
+  for (int rank = 0; rank < group.size(); ++rank)
+    if (!group.survival().has(rank)) node_of_[rank] = nodes_.size();
+  mine_ = node_of_[group.rank()];
+}
+
+// The slot of a rank of this node that is the same for all of them, in every view.
+GroupSlot& NodesAgreement::slot() const noexcept {
+  const Topology& topology = group_.topology();
+  return group_.flags_->slot(topology.node_ranks(topology.node_of(group_.rank()))[0]);
+}
+
+// The lowest rank of this node that has come and is alive. Another one follows it only when its
+// process has ended, or when it has left, so a node has one speaker at a time.
+int NodesAgreement::speaker() const noexcept {
+  for (const int rank : nodes_[mine_].ranks) {
+    // Acquire: partner: decide_seat().
+    const std::uint64_t seat = group_.flags_->slot(rank).seat.load(std::memory_order_acquire);
+    if (seat == Seat::in(next_) && !group_.flags_->has_left(rank) &&
+        group_.rendezvous_->alive(rank))
+      return rank;
+  }
+  return -1;
+}
+
+// The rank of a node to which messages go, the lowest one that can be reached; -1: none can be.
+int NodesAgreement::reachable(const Node& node) const noexcept {
+  const auto found = std::ranges::find_if(
+      node.ranks, [this](int rank) { return !ViewMessages::unreachable(group_, rank); });
+  return found == node.ranks.end() ? -1 : *found;
+}
+
+std::size_t NodesAgreement::proposer() const noexcept {
+  std::size_t node = 0;
+  while (node != mine_ && reachable(nodes_[node]) < 0) ++node;
+  return node;
+}
+
+bool NodesAgreement::enough(bool Node::*vote) const noexcept {
+  std::size_t votes = 0, all = 0;
+  for (const Node& node : nodes_) {
+    all += node.ranks.size();
+    if (node.*vote) votes += node.ranks.size();
+  }
+  return 2 * votes > all || (2 * votes == all && nodes_[0].*vote);
+}
+
+bool NodesAgreement::all_or_gone(bool Node::*vote) const noexcept {
+  return std::ranges::all_of(nodes_,
+                             [&](const Node& node) { return node.*vote || reachable(node) < 0; });
+}
+
+bool NodesAgreement::decided() const noexcept {
+  // Acquire: what the speaker stored before. Partner: decide().
+  return slot().decided.load(std::memory_order_acquire) >> 1 == next_;
+}
+
+std::vector<int> NodesAgreement::members() const {
+  const std::vector<std::int32_t> ranks =
+      stored(half_of(slot().decided.load(std::memory_order_acquire)));
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<int> NodesAgreement::missing() const {
+  std::vector<int> ranks;
+  for (const Node& node : nodes_) {
+    // Acquire: partner: decide_seat(). The speaker learned it, and this rank may be another one.
+    const std::uint64_t seat =
+        group_.flags_->slot(node.ranks[0]).seat.load(std::memory_order_acquire);
+    const bool asked =
+        proposer() == mine_ ? !Seat::decided(seat, next_) : &node == &nodes_[proposer()];
+    const int rank = reachable(node);
+    if (rank < 0 || !asked) continue;
+    ranks.insert(ranks.end(), node.waits.begin(), node.waits.end());
+    if (node.waits.empty()) ranks.push_back(rank);
+  }
+  if (ranks.empty()) ranks.push_back(group_.rank());  // the agreement itself takes too long
+  return ranks;
+}
+
+void NodesAgreement::tell_missing(const std::vector<int>& ranks) {
+  take_messages([&](const AgreementMessage& asked) -> std::optional<AgreementMessage> {
+    if (asked.what == What::kWaits || asked.what > What::kAccept) return std::nullopt;
+    return AgreementMessage{.what = What::kWaits, .members = {ranks.begin(), ranks.end()}};
+  });
+}
+
+Status NodesAgreement::step() {
+  take_messages([this](const AgreementMessage& asked) { return reply(asked); });
+  if (decided() || speaker() != group_.rank()) return {};
+  if (proposer() == mine_) return propose();
+  phase_ = Phase::kIdle;
+  if (now_ns() < send_ns_) return {};
+  send_ns_ = now_ns() + kAgainNs;
+  send(nodes_[proposer()], {.what = What::kHere});
+  return {};
+}
+
+Status NodesAgreement::propose() {
+  if (phase_ == Phase::kIdle && now_ns() < retry_ns_) return {};
+  if (phase_ == Phase::kIdle) begin_ballot();
+  const auto vote = phase_ == Phase::kPreparing ? &Node::promised : &Node::accepted;
+  if (all_or_gone(vote) && !enough(vote)) return minority();
+  if (phase_ == Phase::kPreparing && all_or_gone(vote)) {
+    choose();
+  } else if (phase_ == Phase::kAccepting && enough(vote)) {
+    decide(proposal_.members);
+    proposal_.what = What::kDecided;
+    for (const Node& node : nodes_) send(node, proposal_);
+    return {};
+  }
+  if (now_ns() < send_ns_) return {};
+  send_ns_ = now_ns() + kAgainNs;
+  const auto awaited = phase_ == Phase::kPreparing ? &Node::promised : &Node::accepted;
+  for (const Node& node : nodes_)
+    if (!(node.*awaited)) send(node, proposal_);
+  return {};
+}
+
+void NodesAgreement::begin_ballot() {
+  phase_ = Phase::kPreparing;
+  // Relaxed: as in reply(). No ballot is used twice: this node has promised its earlier ones.
+  const std::uint64_t promised = slot().promised.load(std::memory_order_relaxed);
+  if (promised >> kViewShift == next_) round_ = std::max(round_, round_of(promised));
+  ++round_;
+  proposal_ = {.what = What::kPrepare,
+               .ballot = next_ << kViewShift | (round_ & kRoundMask) << kRoundShift |
+                         static_cast<std::uint64_t>(group_.rank())};
+  for (Node& node : nodes_) node.promised = node.accepted = false;
+  send_ns_ = 0;
+  take(mine_, *reply(proposal_));
+}
+
+// All nodes that can be reached have promised. If one of them has accepted a view, that view may be
+// decided already, and the last such is proposed again. Otherwise the ranks that have come are.
+void NodesAgreement::choose() {
+  const Node* last = nullptr;
+  for (const Node& node : nodes_) {
+    if (node.promised && node.promise.accepted > (last ? last->promise.accepted : 0)) last = &node;
+  }
+  phase_ = Phase::kAccepting;
+  proposal_.what = What::kAccept;
+  proposal_.members.clear();
+  if (last) proposal_.members = last->promise.members;
+  for (const Node& node : nodes_) {
+    for (const int rank : node.ranks) {
+      const std::uint64_t seat = group_.flags_->slot(rank).seat.load(std::memory_order_acquire);
+      if (!last && node.promised && seat == Seat::in(next_)) proposal_.members.push_back(rank);
+    }
+  }
+  std::ranges::sort(proposal_.members);
+  AgreementMessage known = promise(proposal_.ballot);
+  proposal_.seats = std::move(known.seats);
+  proposal_.objects = std::move(known.objects);
+  send_ns_ = 0;
+  take(mine_, *reply(proposal_));
+}
+
+void NodesAgreement::send(const Node& node, const AgreementMessage& message) {
+  const int rank = reachable(node);
+  if (rank < 0 || &node == &nodes_[mine_]) return;
+  const auto held = group_.lock();
+  try {
+    if (!group_.nodes_.reached[rank]) group_.connect({rank});
+    group_.send(rank, GroupState::kAgreement, next_, message.bytes());
+  } catch (const Error& error) {
+    group_.lost(rank, error.what());
+  }
+}
+
+void NodesAgreement::take_messages(const Answer& answer) {
+  std::vector<ViewMessages::Kept> messages;
+  {
+    const auto held = group_.lock();
+    messages = group_.survival().messages().take_agreement();
+  }
+  for (const auto& [view, from, bytes] : messages) {
+    const auto message = AgreementMessage::read(bytes, group_.size());
+    if (view != next_ || !message || node_of_[from] == nodes_.size()) continue;
+    if (const auto answered = answer(*message)) {
+      const auto held = group_.lock();
+      if (!group_.nodes_.reached[from]) group_.connect({from});
+      group_.send(from, GroupState::kAgreement, next_, answered->bytes());
+    } else {
+      take(node_of_[from], *message);
+    }
+  }
+}
+
+// The answer of this node to a proposer; none: the message is no question.
+std::optional<AgreementMessage> NodesAgreement::reply(const AgreementMessage& message) {
+  GroupSlot& mine = slot();
+  if (speaker() != group_.rank()) return std::nullopt;
+  if (message.what == What::kHere && phase_ == Phase::kPreparing) {
+    const std::vector<int> ranks = missing();
+    return AgreementMessage{.what = What::kWaits, .members = {ranks.begin(), ranks.end()}};
+  }
+  if (message.what != What::kPrepare && message.what != What::kAccept) return std::nullopt;
+  if (decided()) {
+    AgreementMessage answer = promise(message.ballot);
+    answer.what = What::kDecided;
+    answer.members = stored(half_of(mine.decided.load(std::memory_order_relaxed)));
+    return answer;
+  }
+  // Relaxed: speakers of this node follow each other, and the end of a process or the abort word of
+  // a rank that left orders what they did.
+  const std::uint64_t promised = mine.promised.load(std::memory_order_relaxed);
+  const bool prepares = message.what == What::kPrepare;
+  if (message.ballot < promised)
+    return AgreementMessage{.what = What::kRefused, .ballot = promised};
+  mine.promised.store(message.ballot, std::memory_order_release);
+  if (prepares) return promise(message.ballot);
+  learn(message);
+  const int half = free_half();
+  store(half, message.members);
+  mine.accepted.store(with_half(message.ballot, half), std::memory_order_release);
+  return AgreementMessage{.what = What::kAccepted, .ballot = message.ballot};
+}
+
+void NodesAgreement::take(std::size_t node, const AgreementMessage& message) {
+  const bool current = phase_ != Phase::kIdle && message.ballot == proposal_.ballot;
+  switch (message.what) {
+    case What::kPromise:
+      if (!current || phase_ != Phase::kPreparing) break;
+      learn(message);
+      nodes_[node].promised = true;
+      nodes_[node].promise = message;
+      break;
+    case What::kAccepted:
+      if (current && phase_ == Phase::kAccepting) nodes_[node].accepted = true;
+      break;
+    case What::kRefused:
+      round_ = std::max(round_, round_of(message.ballot));
+      if (phase_ == Phase::kIdle || message.ballot <= proposal_.ballot) break;
+      phase_ = Phase::kIdle;
+      retry_ns_ = now_ns() + kAgainNs * (1 + static_cast<std::int64_t>(mine_));
+      break;
+    case What::kWaits: nodes_[node].waits = message.members; break;
+    case What::kDecided:
+      if (decided() || speaker() != group_.rank()) break;
+      learn(message);
+      decide(message.members);
+      break;
+    default: break;
+  }
+}
+
+// What this node has accepted, and all it knows of the ranks.
+AgreementMessage NodesAgreement::promise(std::uint64_t ballot) const {
+  AgreementMessage known{.what = What::kPromise, .ballot = ballot};
+  if (has_accepted()) {
+    const std::uint64_t accepted = slot().accepted.load(std::memory_order_acquire);
+    known.accepted = accepted >> 1;
+    known.members = stored(half_of(accepted));
+  }
+  for (const int rank : group_.view().members) {
+    const GroupSlot& of_rank = group_.flags_->slot(rank);
+    const std::uint64_t seat = of_rank.seat.load(std::memory_order_acquire);
+    if (!Seat::decided(seat, next_)) continue;
+    known.seats.push_back({seat, of_rank.barriers[next_ % 2].load(std::memory_order_relaxed),
+                           of_rank.objects[next_ % 2].load(std::memory_order_relaxed), rank});
+  }
+  known.objects = group_.survival().tell(next_);
+  return known;
+}
+
+// Writes what is known of ranks of other nodes to the memory of this node. It does not change: a
+// rank prepares once for a view, and its seat is decided once.
+void NodesAgreement::learn(const AgreementMessage& message) {
+  group_.survival().learn(next_, message.objects);
+  for (const auto& [seat, barriers, objects, number] : message.seats) {
+    const int rank = static_cast<int>(number);
+    const bool known = seat == Seat::in(next_) || seat == Seat::outside(next_);
+    if (group_.here(rank) || !known) continue;
+    // Relaxed: published by the seat.
+    GroupSlot& of_rank = group_.flags_->slot(rank);
+    of_rank.barriers[next_ % 2].store(barriers, std::memory_order_relaxed);
+    of_rank.objects[next_ % 2].store(objects, std::memory_order_relaxed);
+    group_.flags_->decide_seat(rank, next_, seat);
+  }
+}
+
+bool NodesAgreement::has_accepted() const noexcept {
+  return slot().accepted.load(std::memory_order_acquire) >> (kViewShift + 1) == next_;
+}
+
+int NodesAgreement::free_half() const noexcept {
+  return has_accepted() ? 1 - half_of(slot().accepted.load(std::memory_order_relaxed)) : 0;
+}
+
+void NodesAgreement::store(int half, const std::vector<std::int32_t>& members) {
+  // Relaxed: published by the word that names the half.
+  for (int rank = 0; rank < group_.size(); ++rank)
+    group_.flags_->slot(rank).proposed[half].store(Seat::outside(next_), std::memory_order_relaxed);
+  for (const int rank : members)
+    group_.flags_->slot(rank).proposed[half].store(Seat::in(next_), std::memory_order_relaxed);
+}
+
+std::vector<std::int32_t> NodesAgreement::stored(int half) const {
+  std::vector<std::int32_t> members;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const GroupSlot& of_rank = group_.flags_->slot(rank);
+    if (of_rank.proposed[half].load(std::memory_order_relaxed) == Seat::in(next_))
+      members.push_back(rank);
+  }
+  return members;
+}
+
+void NodesAgreement::decide(const std::vector<std::int32_t>& members) {
+  const int half = free_half();
+  store(half, members);
+  // Release: the members, and what was learned. Partner: decided().
+  slot().decided.store(with_half(next_, half), std::memory_order_release);
+  group_.ring();
+}
+
+std::vector<std::byte> NodesAgreement::decision(GroupState& group, const View& view) {
+  const NodesAgreement agreement(group, view.number);
+  AgreementMessage message = agreement.promise(0);
+  message.what = What::kDecided;
+  message.members.assign(view.members.begin(), view.members.end());
+  return message.bytes();
+}
+
+Status NodesAgreement::minority() const {
+  std::vector<int> gone, left;
+  for (const Node& node : nodes_)
+    std::ranges::copy(node.ranks, std::back_inserter(reachable(node) < 0 ? gone : left));
+  const int culprit = gone.empty() ? group_.rank() : gone[0];
+  return {
+      Code::kPeerLost,
+      fmt::format("survive: no rank of the nodes with ranks {} of view {} can be reached. Ranks "
+                  "{} are not more than half of the view, nor half of it with rank {}, and so "
+                  "they cannot go on: the others might. Make a new group",
+                  fmt::join(gone, ", "), group_.view().number, fmt::join(left, ", "),
+                  group_.view().members[0]),
+      culprit};
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,94 @@
+// NodesAgreement: how the nodes of a group agree on the ranks of the next view. Inside a node the
+// seats decide which of its ranks come (survive.cc). Then one rank of each node, its speaker, takes
+// part in an agreement of the nodes, which is Paxos for one value, the ranks of the view:
+//
+//   - Each node has votes, one for each of its ranks in the last view, living or dead. What it has
+//     promised and accepted lies in the memory of the node, so it outlives the speaker.
+//   - The speaker of the lowest node that can be reached proposes. Proposals have numbers, ballots.
+//   - A view is decided when nodes with more than half of the votes have accepted one proposal, or
+//     with exactly half and the lowest rank of the last view. So two different views are never
+//     decided: two such sets of nodes have a node in common.
+//   - A node that can be reached is waited for. One that cannot be is outside.
+//
+// docs/protocol.md, "Views", has the whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ferry/status.h"
+#include "group/agreement_message.h"
+#include "group/shared_flags.h"
+#include "group/survival.h"
+
+namespace ferry::internal {
+
+class GroupState;
+
+class NodesAgreement {
+ public:
+  NodesAgreement(GroupState& group, std::uint64_t next);
+
+  // Goes on with the agreement. Call again and again when all seats of this node are decided. An
+  // error: the nodes that can be reached may not go on.
+  Status step();
+  // Whether this node knows the ranks of the next view.
+  bool decided() const noexcept;
+  // Call when it is decided.
+  std::vector<int> members() const;
+  // While ranks of this node have not come: tells the nodes that ask for which ones it waits.
+  void tell_missing(const std::vector<int>& ranks);
+  // The ranks of other nodes for which this node waits, as far as it knows. Not empty.
+  std::vector<int> missing() const;
+  // What late ranks get as an answer in `view`, which this rank is about to begin.
+  static std::vector<std::byte> decision(GroupState& group, const View& view);
+
+ private:
+  using What = AgreementMessage::What;
+  enum class Phase { kIdle, kPreparing, kAccepting };
+  struct Node {
+    std::vector<int> ranks = {};  // in the last view, ascending
+    bool promised = false, accepted = false;
+    AgreementMessage promise = {};
+    std::vector<std::int32_t> waits = {};  // for these ranks, as it has said last
+  };
+
+  GroupSlot& slot() const noexcept;
+  int speaker() const noexcept;
+  int reachable(const Node& node) const noexcept;
+  std::size_t proposer() const noexcept;
+  bool enough(bool Node::*vote) const noexcept;
+  bool all_or_gone(bool Node::*vote) const noexcept;
+  Status propose();
+  void begin_ballot();
+  void choose();
+  void send(const Node& node, const AgreementMessage& message);
+  using Answer = std::function<std::optional<AgreementMessage>(const AgreementMessage& asked)>;
+  void take_messages(const Answer& answer);
+  void take(std::size_t node, const AgreementMessage& message);
+  std::optional<AgreementMessage> reply(const AgreementMessage& message);
+  AgreementMessage promise(std::uint64_t ballot) const;
+  void learn(const AgreementMessage& message);
+  int free_half() const noexcept;
+  void store(int half, const std::vector<std::int32_t>& members);
+  void decide(const std::vector<std::int32_t>& members);
+  bool has_accepted() const noexcept;
+  std::vector<std::int32_t> stored(int half) const;
+  Status minority() const;
+
+  GroupState& group_;
+  const std::uint64_t next_;
+  std::vector<Node> nodes_;           // by their lowest ranks
+  std::vector<std::size_t> node_of_;  // [ranks of the last view], else nodes_.size()
+  std::size_t mine_ = 0;
+  Phase phase_ = Phase::kIdle;
+  AgreementMessage proposal_;
+  std::uint64_t round_ = 0;
+  std::int64_t send_ns_ = 0, retry_ns_ = 0;
+};
+
+}  // namespace ferry::internal

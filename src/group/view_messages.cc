@@ -1,0 +1,122 @@
+#include "group/view_messages.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/bytes.h"
+#include "group/agreement_message.h"
+#include "group/state.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// Ranks send a message of the agreement again until it is answered, so some may be dropped.
+constexpr std::size_t kMostOfAgreement = 4096;
+
+}  // namespace
+
+bool ViewMessages::unreachable(const GroupState& group, int rank) noexcept {
+  const BetweenNodes& nodes = group.nodes_;
+  return nodes.lost[rank].load(std::memory_order_acquire) ||    // partner: lost()
+         nodes.farewell[rank].load(std::memory_order_acquire);  // partner: read_abort()
+}
+
+// Messages of one rank come in the order in which it sent them, so all that follow kBeginsView are
+// of that view.
+bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& head,
+                              std::span<const std::byte> message) {
+  const bool of_group = head.channel == 0;
+  if (of_group && head.kind == GroupState::kListens) return true;
+  if (of_group && head.kind == GroupState::kBeginsView) {
+    sends_[from] = std::max(sends_[from], head.number);
+    return false;
+  }
+  if (of_group && head.kind == GroupState::kAgreement) {
+    const std::span<const std::byte> body = message.subspan(sizeof head);
+    if (agreement_.size() < kMostOfAgreement)
+      agreement_.push_back({head.number, from, {body.begin(), body.end()}});
+    return false;
+  }
+  const std::uint64_t view = sends_[from];
+  if (view == reading_ && begun_) return true;
+  if (view >= reading_ && of_group && head.kind == GroupState::kAcknowledgement) return true;
+  if (view >= reading_) kept_.push_back({view, from, {message.begin(), message.end()}});
+  // A rank that leaves says so in the view that it is in.
+  if (view < reading_ && of_group && head.kind == GroupState::kAbort &&
+      AbortWord::is_one(head.number, group.size()) &&
+      AbortWord::code(head.number) == Code::kClosed) {
+    if (group.nodes_.reached[from]) group.nodes_.to_acknowledge.push_back(from);
+    group.nodes_.farewell[from].store(true, std::memory_order_release);  // partner: unreachable()
+  }
+  return false;
+}
+
+void ViewMessages::tell(GroupState& group, const std::vector<int>& peers) const {
+  if (!begun_ || reading_ == 1) return;
+  for (const int peer : peers) group.send(peer, GroupState::kBeginsView, reading_);
+}
+
+std::vector<ViewMessages::Kept> ViewMessages::take_agreement() {
+  return std::exchange(agreement_, {});
+}
+
+void ViewMessages::answer_late_ranks(GroupState& group) {
+  for (Kept& asked : take_agreement()) {
+    const auto decided = decided_.find(asked.view);
+    if (decided == decided_.end()) {
+      if (!begun_ && asked.view == reading_) agreement_.push_back(std::move(asked));
+      continue;
+    }
+    if (!AgreementMessage::asks(asked.message)) continue;
+    if (!group.nodes_.reached[asked.from]) group.connect({asked.from});
+    group.send(asked.from, GroupState::kAgreement, asked.view, decided->second);
+  }
+}
+
+void ViewMessages::end(GroupState& group, std::uint64_t next) noexcept {
+  if (!group.messages_) return;
+  std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
+  const auto held = group.lock();
+  reading_ = next;
+  begun_ = false;
+  for (const auto& [number, channel] : group.nodes_.channels)
+    ended.push_back(std::move(channel->kept_open));
+}
+
+std::optional<Error> ViewMessages::begin_links(GroupState& group, const View& view) noexcept {
+  std::vector<bool> is_member(group.size());
+  for (const int rank : view.members) is_member[rank] = true;
+  BetweenNodes& nodes = group.nodes_;
+  nodes.forwarding = ForwardingTable(group.topology(), group.rank(), is_member, /*flat=*/true);
+  std::optional<Error> failure;
+  try {
+    group.reach(nodes.forwarding, /*together=*/true);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  const auto held = group.lock();
+  nodes.to_acknowledge.clear();
+  nodes.acknowledged.assign(nodes.acknowledged.size(), false);
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (group.here(peer)) continue;
+    if (!is_member[peer]) group.messages().disregard(peer);
+    if (is_member[peer] && nodes.reached[peer])
+      group.send(peer, GroupState::kBeginsView, view.number);
+  }
+  return failure;
+}
+
+void ViewMessages::begin(GroupState& group, std::uint64_t view,
+                         std::vector<std::byte> decided) noexcept {
+  const auto held = group.lock();
+  decided_[view] = std::move(decided);
+  begun_ = true;
+  for (Kept& kept : std::exchange(kept_, {})) {
+    if (kept.view == view) group.read(kept.from, kept.message, /*kept=*/true);
+    if (kept.view > view) kept_.push_back(std::move(kept));
+  }
+}
+
+}  // namespace ferry::internal

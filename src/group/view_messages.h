@@ -1,0 +1,69 @@
+// ViewMessages: between nodes each view has its own messages. A rank tells its peers when it begins
+// a view, in the order of its other messages. When it comes to the next view it reads no more
+// messages of the last one, and keeps those of the next one until that view begins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ferry/group.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+class GroupState;
+struct MessageHead;
+
+class ViewMessages {
+ public:
+  // A message that is read later; or one of the agreement on a view, without its head.
+  struct Kept {
+    std::uint64_t view;
+    int from;
+    std::vector<std::byte> message;
+  };
+
+  explicit ViewMessages(int size) : sends_(size, 1) {}
+
+  // Whether a rank of another node has said that it left, or its link is lost.
+  static bool unreachable(const GroupState& group, int rank) noexcept;
+
+  // These are for threads that have the lock of the group.
+  // Whether a message is to be read now; else it is kept if it is read later.
+  bool is_for_now(GroupState& group, int from, const MessageHead& head,
+                  std::span<const std::byte> message);
+  // False: this rank has come to the next view, which has not begun.
+  bool begun() const noexcept { return begun_; }
+  // Tells peers to which this rank has just connected in which view it is.
+  void tell(GroupState& group, const std::vector<int>& peers) const;
+  // The messages of the agreement that have come.
+  std::vector<Kept> take_agreement();
+  // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided
+  // it may have died before it told all.
+  void answer_late_ranks(GroupState& group);
+
+  // These take the lock.
+  // This rank comes to the next view: from now on it stores nothing for the last one, and reads no
+  // memory for it. Exchanges that are destroyed pass nothing on any more.
+  void end(GroupState& group, std::uint64_t next) noexcept;
+  // This rank is about to begin the view: its links are to the ranks of the view, and what it sends
+  // from now on is of that view. An error: a link cannot be made.
+  std::optional<Error> begin_links(GroupState& group, const View& view) noexcept;
+  // All objects of this rank have begun the view. `decided`: what late ranks get as an answer.
+  void begin(GroupState& group, std::uint64_t view, std::vector<std::byte> decided) noexcept;
+
+ private:
+  std::uint64_t reading_ = 1;         // messages of this view are read
+  bool begun_ = true;                 // false: they are kept until the view begins
+  std::vector<std::uint64_t> sends_;  // [ranks] the view of the messages that now come from it
+  std::vector<Kept> kept_;            // in order of arrival
+  std::vector<Kept> agreement_;
+  std::map<std::uint64_t, std::vector<std::byte>>
+      decided_;  // by view: the text that says its ranks
+};
+
+}  // namespace ferry::internal
