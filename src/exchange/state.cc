@@ -21,17 +21,21 @@ namespace ferry::internal {
 
 namespace {
 
-// Backs the flags and records of a rank with memory. The rank has called nothing. False: no memory.
-bool begin_flags(const Setup& setup, const WindowView& view, int rank) {
+// Backs the flags and records of a rank with memory. They begin with the view of this `number`.
+// False: no memory.
+bool begin_flags(const Setup& setup, const WindowView& view, int rank, std::uint64_t number) {
   if (!view.segment->commit(setup.layout.control(rank), setup.layout.control_bytes())) return false;
   new (&view.control(rank)) ControlFlags{};
+  Protocol::prepare(view.control(rank), number, 0);
   return true;
 }
 
 // The flags and records of this rank, and of the ranks of other nodes that it serves.
-bool begin_flags(const Setup& setup, const WindowView& view, const Ways& ways) {
+bool begin_flags(const Setup& setup, const WindowView& view, const Ways& ways,
+                 std::uint64_t number) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
-    if ((peer == setup.rank || ways.serves(peer)) && !begin_flags(setup, view, peer)) return false;
+    const bool mine = peer == setup.rank || ways.serves(peer);
+    if (mine && !begin_flags(setup, view, peer, number)) return false;
   }
   return true;
 }
@@ -109,10 +113,10 @@ OwnParts make_own_parts(GroupState& group, const Setup& setup, const WindowView&
   own.pool = std::make_shared<Pool>(view.segment, setup.layout, setup.places->windows[setup.rank]);
   own.first_buffer = own.pool->free_buffer().value();
   own.pool->mark_used(own.first_buffer);
-  if ((!joins && !begin_flags(setup, view, *own.ways)) || !back_lists(setup, view) ||
+  if ((!joins && !begin_flags(setup, view, *own.ways, group.view().number)) ||
+      !back_lists(setup, view) ||
       !own.pool->back_rows(own.first_buffer, setup.num_sections(), setup.expected_section_rows()))
     throw no_memory(setup);
-  if (!joins) Protocol::prepare(view.control(setup.rank), group.view().number, 0);
   own.workers = make_workers(setup.config.workers);
   own.ways->use(own.workers);
   own.trace = Trace::open(group, setup);
@@ -195,12 +199,11 @@ void ExchangeState::renew(const View& view) noexcept {
 // The lost rank may have called operations that none of the others has, whose numbers come again.
 // So its records go, too.
 void ExchangeState::make_place(int rank, std::uint64_t next) {
-  if (!begin_flags(*parts_.setup, parts_.view, rank)) throw no_memory(*parts_.setup);
+  if (!begin_flags(*parts_.setup, parts_.view, rank, next)) throw no_memory(*parts_.setup);
   const WindowLayout& layout = parts_.setup->layout;
   const std::size_t records = layout.record(rank, 0);
   std::memset(parts_.view.segment->data() + records, 0,
               layout.control(rank) + layout.control_bytes() - records);
-  Protocol::prepare(parts_.view.control(rank), next, 0);
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {

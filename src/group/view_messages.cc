@@ -1,7 +1,6 @@
 #include "group/view_messages.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "base/bytes.h"
@@ -77,12 +76,9 @@ void ViewMessages::answer_late_ranks(GroupState& group) {
 
 void ViewMessages::end(GroupState& group, std::uint64_t next) noexcept {
   if (!group.messages_) return;
-  std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
   const auto held = group.lock();
   reading_ = next;
   begun_ = false;
-  for (const auto& [number, channel] : group.nodes_.channels)
-    ended.push_back(std::move(channel->kept_open));
 }
 
 std::optional<Error> ViewMessages::begin_links(GroupState& group, const View& view) noexcept {

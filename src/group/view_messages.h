@@ -48,7 +48,7 @@ class ViewMessages {
 
   // These take the lock.
   // This rank comes to the next view: from now on it stores nothing for the last one, and reads no
-  // memory for it. Exchanges that are destroyed pass nothing on any more.
+  // memory for it.
   void end(GroupState& group, std::uint64_t next) noexcept;
   // This rank is about to begin the view: its links are to the ranks of the view, and what it sends
   // from now on is of that view. An error: a link cannot be made.

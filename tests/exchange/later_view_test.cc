@@ -20,8 +20,6 @@ namespace {
 
 constexpr int kRanks = 4;
 
-bool of_several_nodes() { return test_nodes(kRanks).several(); }
-
 // The experts are those of the ranks in `members`.
 Scenario scenario_among(const std::vector<int>& members, std::uint64_t seed) {
   ExchangeConfig config = fault_config();
@@ -166,7 +164,6 @@ class LaterView : public testing::TestWithParam<Mode> {};
 
 // Rank 0 leaves, and later rank 3.
 TEST_P(LaterView, ExchangesAndCollectivesAreMade) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   const Scenario all = scenario_of_sets(kRanks, fault_config(), 96);
   const Scenario three = scenario_among({1, 2, 3}, 97), two = scenario_among({1, 2}, 98);
   run_ranks(GetParam(), kRanks, [&](Group group) {
@@ -196,7 +193,6 @@ TEST_P(LaterView, ExchangesAndCollectivesAreMade) {
 
 // Errors name ranks, and the group stays usable.
 TEST_P(LaterView, ConfigurationsThatDifferOrAreRefused) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   run_ranks(GetParam(), kRanks, [](Group group) {
     if (group.rank() == 0) return group.destroy();
     survive(group, 2, 14);
@@ -223,7 +219,6 @@ TEST_P(LaterView, ConfigurationsThatDifferOrAreRefused) {
 
 // The ranks of view 2 have met nowhere when one of them leaves.
 TEST_P(LaterView, ARankThatLeavesBeforeItMeetsTheOthersIsLost) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   run_ranks(GetParam(), kRanks, [](Group group) {
     if (group.rank() == 0) return group.destroy();
     survive(group, 2, 14);
@@ -239,7 +234,6 @@ TEST_P(LaterView, ARankThatLeavesBeforeItMeetsTheOthersIsLost) {
 // A rank destroys its exchange after it has prepared for view 2 in a call that timed out. The first
 // call of the others does not wait for it until the deadline.
 TEST_P(LaterView, AnExchangeDestroyedBeforeSurviveIsRepeated) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 99);
   const SharedBoard board;
   run_ranks(GetParam(), kRanks,
@@ -274,7 +268,6 @@ void await_call(const Group& group) {
 
 // Another thread of rank 0 waits in a barrier.
 TEST_P(LaterView, SurviveIsRefusedDuringACall) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   const SharedBoard board;
   run_ranks(GetParam(), 2, [&](Group group) {
     if (group.rank() == 1) {
@@ -296,7 +289,6 @@ TEST_P(LaterView, SurviveIsRefusedDuringACall) {
 
 // Another thread of rank 0 makes an exchange, for which rank 1 has not come yet.
 TEST_P(LaterView, SurviveIsRefusedWhileAnExchangeIsMade) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   const SharedBoard board;
   run_ranks(GetParam(), 2, [&](Group group) {
     if (group.rank() == 1) {
@@ -322,7 +314,6 @@ TEST_P(LaterView, SurviveIsRefusedWhileAnExchangeIsMade) {
 
 // Another thread of rank 0 is in survive(), to which rank 1 has not come yet.
 TEST_P(LaterView, ASecondSurviveAndACreationAreRefusedDuringSurvive) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   const SharedBoard board;
   run_ranks(GetParam(), 2, [&](Group group) {
     if (group.rank() == 1) {
@@ -354,10 +345,11 @@ INSTANTIATE_TEST_SUITE_P(Processes, LaterView, testing::Values(Mode::kProcesses)
 // A rank may open no socket where the ranks of view 2 meet: the one to which the others connect, or
 // another one. The others get its name at once, and in view 3 all meet.
 TEST(LaterViewMeeting, ARankThatCannotMeetTheOthersIsNamed) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   if (kSanitized)
     GTEST_SKIP()
         << "UndefinedBehaviorSanitizer needs descriptors: it looks at memory through a pipe";
+  if (test_nodes(kRanks).several())
+    GTEST_SKIP() << "UCX needs descriptors, and the ranks of other nodes wait until their deadline";
   for (const int refused : {1, 2}) {
     run_ranks(
         Mode::kProcesses, kRanks,
@@ -394,7 +386,6 @@ TEST(LaterViewMeeting, ARankThatCannotMeetTheOthersIsNamed) {
 // Rank 0 is killed, and then another one while the others make an exchange in view 2: before it has
 // come to where they meet, or after they have met there.
 TEST(LaterViewDeath, WhileAnExchangeIsMade) {
-  if (of_several_nodes()) GTEST_SKIP() << "survive() is for one node";
   const Scenario scenario = scenario_among({1, 2, 3}, 100);
   for (const int victim : {1, 2}) {
     for (const bool met : {false, true}) {

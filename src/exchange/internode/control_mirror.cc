@@ -21,7 +21,7 @@ ControlMirror::ControlMirror(MateLinks& links)
       progress_(links.is_second_way() ? &ControlFlags::second_way : &ControlFlags::progress),
       served_(links.num_ranks()),
       sends_here_(links.num_ranks()) {
-  add_served(links.everybody());
+  add_served(links.table());
 }
 
 std::span<std::int32_t> ControlMirror::count_row(int rank, std::uint64_t number) const noexcept {

@@ -12,7 +12,9 @@ MateLinks::MateLinks(GroupState& group, const WindowView& view, Algorithm algori
                  algorithm == Algorithm::kFullmesh, second_way),
       table_(everybody_),
       crossed_(group.size()) {
-  group.reach(everybody_, /*together=*/true);
+  if (const std::vector<bool>* const members = group.survival().waited())
+    table_ = ForwardingTable(topology(), rank(), *members, /*flat=*/true);
+  group.reach(table_, /*together=*/true);
 }
 
 void MateLinks::send(int peer, const MessageHead& head, std::span<const std::byte> body) {

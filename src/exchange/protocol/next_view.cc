@@ -43,11 +43,6 @@ void Protocol::prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t num
   prepared.view.store(next, std::memory_order_relaxed);
 }
 
-void Protocol::prepare(std::uint64_t next) noexcept {
-  ways_.drop();
-  prepare(view_.control(setup_.rank), next, issued_);
-}
-
 // Relaxed: as in take_members().
 void Protocol::tell(std::uint64_t next, std::vector<Lasting::Prepared>& known) const {
   for (int rank = 0; rank < view_.num_ranks(); ++rank) {
@@ -87,7 +82,7 @@ void Protocol::renew(const View& view) noexcept {
     raise_to(theirs.second_way, progress_of(issued_, Stage::kDelivered));
     raise_to(theirs.read_through, issued_);
   }
-  ways_.begin_view(*active_);
+  ways_.begin_view();
 }
 
 // Finds the number of the last operation and the ranks of a call that names none. An error is the

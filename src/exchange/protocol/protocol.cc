@@ -38,16 +38,22 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
 
 void Protocol::close() noexcept {
   ControlFlags& mine = view_.control(setup_.rank);
-  const auto depart = [segment = view_.segment, &mine, ways = ways_] {
+  const auto raise_flags = [segment = view_.segment, &mine] {
     raise(mine.read_through, kDeparted);
     raise(mine.progress, kDeparted);
-    ways.send_departure();
   };
   // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
   // not go on as if they were there.
-  if (!group_.usable()) return group_.survival().depart_in_next_view(depart);
-  depart();
+  if (!group_.usable()) {
+    return group_.survival().depart_in_next_view([raise_flags, ways = ways_] {
+      raise_flags();
+      ways.begin_view();
+      ways.send_departure();
+    });
+  }
+  raise_flags();
   group_.ring();
+  ways_.send_departure();
 }
 
 Status Protocol::begin(std::chrono::nanoseconds deadline) {

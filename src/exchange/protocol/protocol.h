@@ -72,7 +72,7 @@ class Protocol {
   void close() noexcept;
 
   // These run between two views of the group (next_view.cc), when the caller's calls have ended.
-  void prepare(std::uint64_t next) noexcept;
+  void prepare(std::uint64_t next) noexcept { prepare(view_.control(setup_.rank), next, issued_); }
   // The same for a rank whose last operation has this number.
   static void prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t number) noexcept;
   void renew(const View& view) noexcept;

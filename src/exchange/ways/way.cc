@@ -1,5 +1,6 @@
 #include "exchange/ways/way.h"
 
+#include <utility>
 #include <variant>
 
 #include "exchange/internode/stored_rows.h"
@@ -29,6 +30,7 @@ Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config
                    [this] {
                      return Channel::Awaited{sums_.awaited(), mirror_.expected()};
                    }},
+      view_(group.view().number),
       number_(group.open_channel(&channel_)) {
   links_.open(number_);
 }
@@ -37,6 +39,7 @@ Way::~Way() { links_.group().close_channel(number_); }
 
 // Sums may be for any rank; all other messages are about ranks of other nodes.
 void Way::read(const InMessage& message) {
+  drop_last_view();
   const int from = message.from;
   const MessageHead& head = message.head;
   const std::span<const std::byte> body = message.body;
@@ -65,6 +68,7 @@ void Way::read(const InMessage& message) {
 }
 
 bool Way::go_on() {
+  drop_last_view();
   const bool passed = relay_.go_on();
   const bool served = sums_.serve();
   if (passed || served) links_.group().ring();
@@ -73,11 +77,12 @@ bool Way::go_on() {
   return passed || served;
 }
 
-void Way::drop() {
-  const auto held = links_.group().lock();
+// What this rank did for others in the last view.
+void Way::drop_last_view() {
+  const std::uint64_t view = links_.group().view().number;
+  if (std::exchange(view_, view) == view) return;
   relay_.drop();
   sums_.drop();
-  channel_.holds = false;
 }
 
 void Way::begin_view() {

@@ -38,15 +38,17 @@ class Way {
 
   void read(const InMessage& message);  // Channel::read
   bool go_on();                         // Channel::go_on
-  void drop();                          // Ways::drop
   void begin_view();                    // Ways::begin_view
 
  private:
+  void drop_last_view();
+
   MateLinks links_;
   ControlMirror mirror_;
   RowRelay relay_;
   SumServer sums_;
   Channel channel_;
+  std::uint64_t view_;  // in which relay_ and sums_ work; guarded by the lock of the group
   std::uint32_t number_;
 };
 

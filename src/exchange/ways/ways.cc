@@ -16,7 +16,8 @@ Ways::Ways(GroupState& group, const Setup& setup, const WindowView& view) : grou
   };
   if (group.one_node()) return;
   add(/*second=*/false);
-  if (ways_[0]->links().has_second_way()) add(/*second=*/true);
+  const bool everybody = group.survival().waited() == nullptr;
+  if (everybody && ways_[0]->links().has_second_way()) add(/*second=*/true);
 }
 
 std::vector<Way*> Ways::of(const ActiveSet& active) const {
@@ -53,13 +54,12 @@ void Ways::use(ForwardingTable table) const {
   if (!none()) ways_[0]->links().use(std::move(table));
 }
 
-void Ways::drop() const {
-  for (const auto& way : ways_) way->drop();
-}
-
-void Ways::begin_view(const ActiveSet& active) const {
+void Ways::begin_view() const {
   for (const auto& way : ways_) way->begin_view();
-  if (!none()) use(ways_[0]->mirror().table_of(active.waited, active.all()));
+  if (none()) return;
+  const std::vector<bool>* const some = group_->survival().waited();
+  const std::vector<bool> members = some ? *some : std::vector<bool>(group_->size(), true);
+  use(ways_[0]->mirror().table_of(members, /*all=*/some == nullptr));
 }
 
 std::uint32_t Ways::number() const noexcept { return none() ? 0 : ways_[0]->channel(); }

@@ -45,10 +45,8 @@ class Ways {
   // ranks of the last operation and to those of `active`. Returns the table of `active`, for use().
   ForwardingTable send_set(const ActiveSet& active) const;
   void use(ForwardingTable table) const;
-  // Between two views: drops what this rank does for others. Then, when a view begins with
-  // `active`: drops the rest, and uses the table of these ranks.
-  void drop() const;
-  void begin_view(const ActiveSet& active) const;
+  // The view has begun: drops what this rank requested before, and uses the table of its ranks.
+  void begin_view() const;
   // A number that all ranks have for the exchange; 0 on one node.
   std::uint32_t number() const noexcept;
   // The table of the first way in use; not on one node.
