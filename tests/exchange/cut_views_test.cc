@@ -1,0 +1,133 @@
+// A group of several nodes is cut into two parts whose ranks all live: one part goes on in the next
+// view, the other one is refused. Never do both go on.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "network/passing_transport.h"
+#include "victim.h"
+#include "view_rounds.h"
+
+namespace ferry::test {
+namespace {
+
+// Once it is cut, nothing passes between the ranks of `part` and the others.
+struct Cable {
+  int part;                      // as bits
+  std::atomic<bool> cut{false};  // release by the rank that cuts, acquire in CutTransport
+};
+
+class CutTransport final : public PassingTransport {
+ public:
+  explicit CutTransport(const Cable& cable)
+      : PassingTransport(internal::ucx_transport()), cable_(cable) {}
+
+  void connect(const std::map<int, std::string>& addresses) override {
+    for (const auto& [peer, address] : addresses) peers_.insert(peer);
+    PassingTransport::connect(addresses);
+  }
+  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+            void* ticket) override {
+    rank_ = sender(head);
+    return is_cut(peer) || PassingTransport::send(peer, head, body, ticket);
+  }
+  bool progress(const PacketReader& read, Events& events) override {
+    const bool moved = PassingTransport::progress(
+        [&](const Packet& packet) {
+          if (!is_cut(sender(packet.head))) read(packet);
+        },
+        events);
+    std::set<int> lost;
+    for (const int peer : peers_)
+      if (is_cut(peer)) lost.insert(peer);
+    for (const int peer : lost) {
+      events.lost.push_back({peer, "the cable is cut"});
+      peers_.erase(peer);
+    }
+    return moved || !lost.empty();
+  }
+
+ private:
+  // The field of MessageChannel::Head.
+  static int sender(std::span<const std::byte> head) {
+    internal::ByteReader reader(head);
+    reader.take(20);
+    return static_cast<int>(reader.get<std::uint32_t>());
+  }
+  bool is_cut(int peer) const {
+    return cable_.cut.load(std::memory_order_acquire) && rank_ &&
+           (cable_.part >> *rank_ & 1) != (cable_.part >> peer & 1);
+  }
+
+  const Cable& cable_;
+  std::optional<int> rank_;  // of this transport, from what it sends
+  std::set<int> peers_;
+};
+
+struct Cut {
+  const char* name;
+  const char* nodes;  // FERRY_TEST_NODES
+  int ranks, part;    // the part that goes on
+};
+
+void PrintTo(const Cut& cut, std::ostream* stream) { *stream << cut.name; }
+
+class CutViews : public testing::TestWithParam<Cut> {};
+
+TEST_P(CutViews, OnePartGoesOn) {
+  const auto& [name, nodes, num_ranks, part] = GetParam();
+  setenv("FERRY_TEST_NODES", nodes, 1);
+  ExchangeConfig config = fault_config();
+  config.num_experts = 5 * 4 * 3;
+  const Scenario scenario = scenario_of_sets(num_ranks, config, 71);
+  Cable cable{part};
+  std::atomic<int> ready{0};
+  const FrameTransports transports([&] { return std::make_unique<CutTransport>(cable); });
+  run_ranks(Mode::kThreads, num_ranks,
+            [&, part = part, num_ranks = num_ranks](Group group) {
+              Seat seat(group, scenario);
+              for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "all");
+              if (ready.fetch_add(1) + 1 == num_ranks)
+                cable.cut.store(true, std::memory_order_release);
+              const Status lost = play_until_error(group, seat);
+              require(!lost.group_usable(), lost.message());
+              if (part >> seat.rank() & 1) {
+                survive(group, 2, part);
+                for (int i = 0; i < 3; ++i)
+                  require_ok(play_view(group, seat), "the part that goes on");
+                return require_ok(group.barrier(), "barrier");
+              }
+              for (int i = 0; i < 2; ++i) {
+                const Status refused = group.survive();
+                require_status(refused, Code::kPeerLost, {"view 1", "more than half", "new group"},
+                               "cut");
+                require(part >> refused.culprit() & 1, refused.message());
+              }
+              require(group.view().number == 1 && !group.usable(),
+                      "the view is over, and no other began");
+            },
+            scenario.describe(), {.deadline = std::chrono::seconds(20)});
+  unsetenv("FERRY_TEST_NODES");
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, CutViews,
+                         testing::Values(Cut{"HalfWithTheLowestRank", "2", 4, 0b0011},
+                                         Cut{"TheMajorityWithoutRankZero", "3", 5, 0b11110},
+                                         Cut{"TheMajorityWithRankZero", "3", 5, 0b00111},
+                                         Cut{"OneNodeOfFourIsOutside", "4", 4, 0b1101}),
+                         [](const testing::TestParamInfo<Cut>& info) {
+                           return std::string(info.param.name);
+                         });
+
+}  // namespace
+}  // namespace ferry::test
