@@ -6,6 +6,28 @@
 
 namespace ferry::internal {
 
+namespace {
+
+constexpr std::size_t kHead = offsetof(CallRecord, reason);
+
+std::size_t counts_bytes(CallKind kind, int num_ranks) noexcept {
+  return static_cast<std::size_t>(num_count_lists(kind) * num_ranks) * sizeof(std::int64_t);
+}
+
+}  // namespace
+
+std::vector<std::byte> Incoming::call_body(const CallRecord& record, const std::byte* counts,
+                                           int num_ranks) {
+  const bool refuses = record.status != Code::kOk;
+  const std::size_t rest =
+      refuses ? std::strlen(record.reason) : counts_bytes(record.terms.kind, num_ranks);
+  std::vector<std::byte> body(kHead + rest);
+  std::memcpy(body.data(), &record, kHead);
+  std::memcpy(body.data() + kHead, refuses ? static_cast<const void*>(record.reason) : counts,
+              rest);
+  return body;
+}
+
 Incoming::Incoming(std::byte* segment, const CollectivesLayout& layout, const MailboxShape& shape,
                    int rank, int num_ranks)
     : segment_(segment),
@@ -44,15 +66,20 @@ bool Incoming::read_call(const MirrorMessage& message) noexcept {
   // Relaxed: this rank is the only writer. The limit keeps the steps of the call below kDeparted.
   const std::uint64_t last = flag(message.from, number).step.load(std::memory_order_relaxed);
   if (number <= last / Step::kPerCall || number > Step::kMostCalls) return false;
-  if (message.body.size() != record_bytes(num_ranks_)) return false;
-  std::byte* const record = at(layout_.record(message.from, number));
-  std::memcpy(record, message.body.data(), sizeof(CallRecord));
-  auto& said = *reinterpret_cast<CallRecord*>(record);
+  CallRecord said;
+  if (message.body.size() < kHead) return false;
+  std::memcpy(static_cast<void*>(&said), message.body.data(), kHead);
   said.number = number;
-  said.reason[sizeof said.reason - 1] = 0;
+  const std::span<const std::byte> rest = message.body.subspan(kHead);
+  if (said.status == Code::kOk) {
+    if (rest.size() != counts_bytes(said.terms.kind, num_ranks_)) return false;
+    std::memcpy(at(layout_.sent_counts(message.from, number)), rest.data(), rest.size());
+  } else {
+    if (rest.size() >= sizeof said.reason) return false;
+    std::memcpy(said.reason, rest.data(), rest.size());
+  }
+  std::memcpy(at(layout_.record(message.from, number)), &said, sizeof said);
   flag(message.from, number).say(said);
-  std::memcpy(at(layout_.sent_counts(message.from, number)),
-              message.body.data() + sizeof(CallRecord), message.body.size() - sizeof(CallRecord));
   raise_step(message.from, Step::written(number, 0));
   return true;
 }

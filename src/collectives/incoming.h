@@ -33,10 +33,10 @@ class Incoming {
   // flag. Returns true if a flag was raised that sleeping ranks of this node may wait for.
   bool read(const MirrorMessage& message, bool serves) noexcept;
 
-  // The bytes of a rank's record and the counts after it, as they are sent.
-  static std::size_t record_bytes(int num_ranks) noexcept {
-    return sizeof(CallRecord) + 2 * sizeof(std::int64_t) * static_cast<std::size_t>(num_ranks);
-  }
+  // The body of a kCall: the record up to its reason, then the counts of its kind, or the reason if
+  // the rank refuses. `counts`: CollectivesLayout::sent_counts() and those behind them.
+  static std::vector<std::byte> call_body(const CallRecord& record, const std::byte* counts,
+                                          int num_ranks);
 
  private:
   bool read_call(const MirrorMessage& message) noexcept;

@@ -61,10 +61,9 @@ void Mirror::send(int peer, MirrorMessage::Kind kind, std::uint64_t number,
 
 void Mirror::send_call(std::uint64_t number) const {
   const int rank = group_.rank();
-  std::vector<std::byte> body(Incoming::record_bytes(group_.size()));
-  const std::size_t counts = body.size() - sizeof(CallRecord);
-  std::memcpy(body.data(), at(layout_.record(rank, number)), sizeof(CallRecord));
-  std::memcpy(body.data() + sizeof(CallRecord), at(layout_.sent_counts(rank, number)), counts);
+  const auto& record = *reinterpret_cast<const CallRecord*>(at(layout_.record(rank, number)));
+  const std::vector<std::byte> body =
+      Incoming::call_body(record, at(layout_.sent_counts(rank, number)), group_.size());
   for (const ForwardingTable::Mate& mate : table().mates)
     send(mate.rank, MirrorMessage::kCall, number, body);
 }

@@ -24,6 +24,18 @@ enum class CallKind : std::uint8_t {
   kBarrier,
 };
 const char* call_name(CallKind kind) noexcept;
+// The lists of counts [ranks] that a rank publishes: those of all ranks, which must be equal, or
+// what it sends and what it expects.
+constexpr int num_count_lists(CallKind kind) noexcept {
+  switch (kind) {
+    case CallKind::kAllToAll: return 2;
+    case CallKind::kAllGather:
+    case CallKind::kReduceScatter:
+    case CallKind::kGather:
+    case CallKind::kScatter: return 1;
+    default: return 0;
+  }
+}
 
 // What a rank says about its call. It must be equal on all ranks, except `counts` of all_to_all_v.
 // Fields that a kind does not have are 0.

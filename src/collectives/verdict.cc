@@ -22,12 +22,6 @@ bool has_op(CallKind kind) noexcept {
          kind == CallKind::kReduce;
 }
 
-// True if all ranks give the counts of all ranks, which must be equal.
-bool has_counts(CallKind kind) noexcept {
-  return kind == CallKind::kAllGather || kind == CallKind::kReduceScatter ||
-         kind == CallKind::kGather || kind == CallKind::kScatter;
-}
-
 std::string describe(const CallTerms& terms) {
   if (terms.kind == CallKind::kBarrier) return "barrier";
   std::string text = fmt::format("{} of {}", call_name(terms.kind), data_type_name(terms.dtype));
@@ -115,7 +109,7 @@ Status Calls::name_mismatch() const {
   for (const int peer : members_) {
     const CallTerms& terms = record(peer).terms;
     if (terms == first) continue;
-    const bool counts = has_counts(terms.kind) && terms.kind == first.kind;
+    const bool counts = num_count_lists(terms.kind) == 1 && terms.kind == first.kind;
     return {Code::kMismatch,
             fmt::format("call {}: rank {} calls {}; rank {} calls {}{}", number_, members_[0],
                         describe(first), peer, describe(terms), counts ? name_counts(peer) : ""),

@@ -46,6 +46,14 @@ class IncomingMessages : public testing::Test {
     return read(MirrorMessage::kPiece, position, body);
   }
 
+  std::vector<std::byte> body_of(const CallRecord& record) const {
+    const std::vector<std::byte> counts(2 * kMembers * sizeof(std::int64_t));
+    return Incoming::call_body(record, counts.data(), kMembers);
+  }
+  const CallRecord& record(std::uint64_t number) const {
+    return *reinterpret_cast<CallRecord*>(segment_.get() + layout_.record(kSender, number));
+  }
+
   MailboxShape shape_;
   CollectivesLayout layout_;
   std::unique_ptr<std::byte, void (*)(void*)> segment_;
@@ -83,17 +91,39 @@ TEST_F(IncomingMessages, APieceThatIsLongerThanItsMessageIsDropped) {
 }
 
 TEST_F(IncomingMessages, ACallThatIsNotALaterOneIsDropped) {
-  const std::vector<std::byte> record(Incoming::record_bytes(kMembers));
-  EXPECT_TRUE(read(MirrorMessage::kCall, 5, record));
+  const std::vector<std::byte> body = body_of({});
+  EXPECT_TRUE(read(MirrorMessage::kCall, 5, body));
   EXPECT_EQ(step(), Step::written(5, 0));
   // The flag of 1 << 34 would be that of call 0.
   for (const std::uint64_t number : {0ull, 4ull, 5ull, 1ull << 34, ~0ull}) {
-    EXPECT_FALSE(read(MirrorMessage::kCall, number, record)) << number;
+    EXPECT_FALSE(read(MirrorMessage::kCall, number, body)) << number;
     EXPECT_EQ(step(), Step::written(5, 0)) << number;
   }
-  EXPECT_FALSE(read(MirrorMessage::kCall, 6, std::vector<std::byte>(record.size() - 8)));
+  EXPECT_FALSE(read(MirrorMessage::kCall, 6, std::vector<std::byte>(body.size() - 8)));
   EXPECT_TRUE(read(MirrorMessage::kStep, Step::end(5), {}));
-  EXPECT_TRUE(read(MirrorMessage::kCall, 6, record));
+  EXPECT_TRUE(read(MirrorMessage::kCall, 6, body));
+}
+
+// After the record come the counts of its kind, or the reason of a refusal.
+TEST_F(IncomingMessages, ACallOfAnotherLengthIsDropped) {
+  std::uint64_t number = 0;
+  for (const CallKind kind : {CallKind::kBarrier, CallKind::kAllGather, CallKind::kAllToAll}) {
+    std::vector<std::byte> body = body_of({.terms = {.kind = kind}});
+    body.push_back({});
+    EXPECT_FALSE(read(MirrorMessage::kCall, ++number, body));
+    body.resize(body.size() - 2);
+    EXPECT_FALSE(read(MirrorMessage::kCall, number, body));
+    body.push_back({});
+    EXPECT_TRUE(read(MirrorMessage::kCall, number, body));
+  }
+  CallRecord refusal;
+  refusal.status = Code::kInvalidArgument;
+  std::memset(refusal.reason, 'x', sizeof refusal.reason - 1);
+  std::vector<std::byte> body = body_of(refusal);
+  EXPECT_TRUE(read(MirrorMessage::kCall, ++number, body));
+  EXPECT_EQ(std::strlen(record(number).reason), sizeof refusal.reason - 1);
+  body.push_back(std::byte{'x'});
+  EXPECT_FALSE(read(MirrorMessage::kCall, ++number, body)) << "a reason without an end";
 }
 
 TEST_F(IncomingMessages, DataOutsideTheWindowOfTheSenderAreDropped) {
