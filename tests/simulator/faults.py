@@ -28,6 +28,7 @@ HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 GIVE_UP, BLAME, LEAVE = "src/group/giving_up.cc", "src/group/blame.cc", "src/group/between_nodes.cc"
 RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol/protocol.cc"
 SURVIVE, NEXT_VIEW = "src/group/survive.cc", "src/exchange/protocol/next_view.cc"
+ADMIT, FLAGS, STATE = "src/group/admit.cc", "src/group/shared_flags.cc", "src/exchange/state.cc"
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
@@ -102,6 +103,27 @@ FAULTS = [
      [(NEXT_VIEW, "  if (!lacking.empty()) {", "  if (!FAULT && !lacking.empty()) {")]),
     ("views: ranks that meet to make an exchange do not look whether one is lost",
      [(SURVIVE, "    require_ok(ViewChange::", "    if (!FAULT) require_ok(ViewChange::")]),
+    ("views: flags of a rank that comes back are not cleared in the group",
+     [(ADMIT, "    group.flags_->make_place(", "    if (!FAULT) group.flags_->make_place(")]),
+    ("views: flags of a rank that comes back are not cleared in exchanges",
+     [(STATE, "  if (!begin_flags(*parts_.setup, parts_.view, rank))",
+       "  if (!FAULT && !begin_flags(*parts_.setup, parts_.view, rank))")]),
+    ("views, as it was once: records of a lost rank are those of the one that takes its place",
+     [(STATE, "  std::memset(parts_", "  if (!FAULT) std::memset(parts_")]),
+    ("views, as it was once: a rank that comes back clears its flags itself",
+     [(FLAGS, "  view_ = view;\n  segment_->map_in", "  if (FAULT) make_place(rank, view + 1);\n  view_ = view;\n"
+       "  segment_->map_in")]),
+    ("views, as it was once: a process takes the decision of a later admission for that of its own",
+     [(FLAGS, "  if (seen >> AbortWord::kViewShift == number)", "  if (FAULT || seen >> AbortWord::kViewShift == number)")]),
+    ("views: each rank of an admission decides for itself",
+     [(ADMIT, "  why = flags.decide_admission(", "  if (!FAULT) why = flags.decide_admission(")]),
+    ("views: a rank that comes back is prepared for another view",
+     [(STATE, "  Protocol::prepare(parts_.view.control(rank), next, 0);",
+       "  Protocol::prepare(parts_.view.control(rank), next + (FAULT ? 1 : 0), 0);")]),
+    ("views: offers are kept when their view ends",
+     [(SURVIVE, "  open_offers_.clear();", "  if (!FAULT) open_offers_.clear();")]),
+    ("views, as it was once: an error of an answered collective ends the next one",
+     [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)", "      !FAULT && frame->call < gathering_.call)")]),
 ]
 
 

@@ -157,6 +157,17 @@ class ViewsRun {
     called(group, "joining an exchange");
   }
 
+  // Offers end with the view of the admission.
+  void check_old_offers(const Group& group) const {
+    const std::uint64_t number = group.view().number;
+    try {
+      const Exchange joined = Exchange::join(group, case_.config);
+    } catch (const Error&) {
+      return;
+    }
+    require(false, fmt::format("an exchange was joined in view {}, after its offer", number));
+  }
+
   void check_refused(int process, const Error& error) {
     mine().in_admission = false;
     if (dead()) return;
@@ -175,6 +186,7 @@ class ViewsRun {
       if (ended->ok()) continue;
       check_error(group, *ended);
       if (!go_on(group)) break;
+      if (group.view().number > mine().admitted_in && !playing.seat) check_old_offers(group);
     }
     mine().gone = true;
     playing.seat.reset();
@@ -344,7 +356,9 @@ class ViewsRun {
     require(names || status.code() == Code::kBroken || is_stopped(simulation_.running()),
             "nobody is named: " + status.message());
     if (status.code() != Code::kPeerLost) return;
-    require(lost(process_of(group, status.culprit())),
+    // One that was stopped in admit() finds that the others wait there no more.
+    const bool stopped = case_.has(Fault::kStop) && is_stopped(simulation_.running());
+    require(stopped || lost(process_of(group, status.culprit())),
             "a rank that lives is called lost: " + status.message());
   }
 
