@@ -114,7 +114,8 @@ FAULTS = [
      [(FLAGS, "  view_ = view;\n  segment_->map_in", "  if (FAULT) make_place(rank, view + 1);\n  view_ = view;\n"
        "  segment_->map_in")]),
     ("views, as it was once: a process takes the decision of a later admission for that of its own",
-     [(FLAGS, "  if (seen >> AbortWord::kViewShift == number)", "  if (FAULT || seen >> AbortWord::kViewShift == number)")]),
+     [(FLAGS, "  if (seen >> AbortWord::kViewShift == number)",
+       "  if (FAULT || seen >> AbortWord::kViewShift == number)")]),
     ("views: each rank of an admission decides for itself",
      [(ADMIT, "  why = flags.decide_admission(", "  if (!FAULT) why = flags.decide_admission(")]),
     ("views: a rank that comes back is prepared for another view",
@@ -123,7 +124,8 @@ FAULTS = [
     ("views: offers are kept when their view ends",
      [(SURVIVE, "  open_offers_.clear();", "  if (!FAULT) open_offers_.clear();")]),
     ("views, as it was once: an error of an answered collective ends the next one",
-     [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)", "      !FAULT && frame->call < gathering_.call)")]),
+     [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)",
+       "      !FAULT && frame->call < gathering_.call)")]),
 ]
 
 

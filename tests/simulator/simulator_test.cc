@@ -77,7 +77,7 @@ TEST(Simulator, TheSameSeedIsTheSameRun) {
 
 // Groups that lose ranks and go on.
 TEST(SimulatedViews, EverySeedEndsAsItMust) {
-  int views = 0, remade = 0;
+  int views = 0, remade = 0, admitted = 0, joins = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     const ViewsCase drawn = draw_views(seed);
     const ViewsOutcome outcome = run_views(drawn);
@@ -86,9 +86,13 @@ TEST(SimulatedViews, EverySeedEndsAsItMust) {
                     << drawn.describe() << "): " << wrong;
     views += outcome.num_views;
     remade += outcome.num_remade;
+    admitted += outcome.num_admitted;
+    joins += outcome.num_joins;
   }
   EXPECT_GT(views, static_cast<int>(kSeeds)) << "no group went on";
   EXPECT_GT(remade, 0) << "no exchange was made in a later view";
+  EXPECT_GT(admitted, 0) << "no rank came back";
+  EXPECT_GT(joins, 0) << "no rank that came back joined an exchange";
 }
 
 TEST(SimulatedViews, TheSameSeedIsTheSameRun) {
