@@ -51,11 +51,11 @@ class ExchangeState final : public Lasting {
   void renew(const View& view) noexcept override;
   Offer offer() const override { return {parts_.terms, parts_.view.segment}; }
   void make_place(int rank, std::uint64_t next) override;
-  void tell(std::uint64_t next, std::vector<Prepared>& known) const override {
-    parts_.protocol.tell(next, known);
+  void append_prepared(std::uint64_t next, std::vector<Prepared>& known) const override {
+    parts_.protocol.append_prepared(next, known);
   }
-  void learn(std::uint64_t next, const std::vector<Prepared>& known) noexcept override {
-    parts_.protocol.learn(next, known);
+  void store_prepared(std::uint64_t next, const std::vector<Prepared>& known) noexcept override {
+    parts_.protocol.store_prepared(next, known);
   }
 
   const ExchangeConfig& config() const noexcept { return parts_.setup->config; }

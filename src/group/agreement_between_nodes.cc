@@ -124,7 +124,7 @@ std::vector<int> NodesAgreement::missing() const {
   return ranks;
 }
 
-void NodesAgreement::tell_missing(const std::vector<int>& ranks) {
+void NodesAgreement::send_missing(const std::vector<int>& ranks) {
   take_messages([&](const AgreementMessage& asked) -> std::optional<AgreementMessage> {
     if (asked.what == What::kWaits || asked.what > What::kAccept) return std::nullopt;
     return AgreementMessage{.what = What::kWaits, .members = {ranks.begin(), ranks.end()}};
@@ -306,14 +306,14 @@ AgreementMessage NodesAgreement::promise(std::uint64_t ballot) const {
     known.seats.push_back({seat, of_rank.barriers[next_ % 2].load(std::memory_order_relaxed),
                            of_rank.objects[next_ % 2].load(std::memory_order_relaxed), rank});
   }
-  known.objects = group_.survival().tell(next_);
+  known.objects = group_.survival().prepared(next_);
   return known;
 }
 
 // Writes what is known of ranks of other nodes to the memory of this node. It does not change: a
 // rank prepares once for a view, and its seat is decided once.
 void NodesAgreement::learn(const AgreementMessage& message) {
-  group_.survival().learn(next_, message.objects);
+  group_.survival().store_prepared(next_, message.objects);
   for (const auto& [seat, barriers, objects, number] : message.seats) {
     const int rank = static_cast<int>(number);
     const bool known = seat == Seat::in(next_) || seat == Seat::outside(next_);

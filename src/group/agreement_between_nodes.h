@@ -40,8 +40,8 @@ class NodesAgreement {
   bool decided() const noexcept;
   // Call when it is decided.
   std::vector<int> members() const;
-  // While ranks of this node have not come: tells the nodes that ask for which ones it waits.
-  void tell_missing(const std::vector<int>& ranks);
+  // While ranks of this node have not come: sends them to the nodes that ask.
+  void send_missing(const std::vector<int>& ranks);
   // The ranks of other nodes for which this node waits, as far as it knows. Not empty.
   std::vector<int> missing() const;
   // What late ranks get as an answer in `view`, which this rank is about to begin.

@@ -137,7 +137,7 @@ void GroupState::connect(const std::vector<int>& peers) {
   for (const int peer : peers) addresses[peer] = nodes_.addresses[peer];
   if (!addresses.empty()) messages_->connect(addresses);
   for (const int peer : peers) nodes_.reached[peer] = true;  // not after an exception
-  survival_.messages().tell(*this, peers);
+  survival_.messages().send_view(*this, peers);
 }
 
 // A rank that failed may have opened fewer channels of the last object than the others.

@@ -13,8 +13,8 @@
 #include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/status.h"
-#include "memory/segment.h"
 #include "group/view_messages.h"
+#include "memory/segment.h"
 
 namespace ferry::internal {
 
@@ -46,10 +46,10 @@ class Lasting {
     std::uint32_t object = 0, rank = 0;
   };
   // Appends what this node knows of its own ranks and of others.
-  virtual void tell(std::uint64_t next, std::vector<Prepared>& known) const = 0;
+  virtual void append_prepared(std::uint64_t next, std::vector<Prepared>& known) const = 0;
   // Writes what ranks of other nodes prepared to memory of this node. One rank of the node calls
   // it.
-  virtual void learn(std::uint64_t next, const std::vector<Prepared>& known) noexcept = 0;
+  virtual void store_prepared(std::uint64_t next, const std::vector<Prepared>& known) noexcept = 0;
 };
 
 class Survival {
@@ -106,9 +106,9 @@ class Survival {
 
   void prepare(std::uint64_t next) noexcept;
   void begin(View view) noexcept;
-  // Lasting::tell() and learn() of all objects.
-  std::vector<Lasting::Prepared> tell(std::uint64_t next);
-  void learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept;
+  // Lasting::append_prepared() and store_prepared() of all objects.
+  std::vector<Lasting::Prepared> prepared(std::uint64_t next);
+  void store_prepared(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept;
 
  private:
   View view_;

@@ -75,16 +75,17 @@ void Survival::depart_in_next_view(std::function<void()> depart) noexcept {
   if (prepared_ > view_.number) departures_.push_back(std::move(depart));
 }
 
-std::vector<Lasting::Prepared> Survival::tell(std::uint64_t next) {
+std::vector<Lasting::Prepared> Survival::prepared(std::uint64_t next) {
   std::vector<Lasting::Prepared> known;
   const std::lock_guard lock(mutex_);
-  for (const Lasting* const object : objects_) object->tell(next, known);
+  for (const Lasting* const object : objects_) object->append_prepared(next, known);
   return known;
 }
 
-void Survival::learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept {
+void Survival::store_prepared(std::uint64_t next,
+                              const std::vector<Lasting::Prepared>& known) noexcept {
   const std::lock_guard lock(mutex_);
-  for (Lasting* const object : objects_) object->learn(next, known);
+  for (Lasting* const object : objects_) object->store_prepared(next, known);
 }
 
 void Survival::begin(View view) noexcept {
@@ -326,7 +327,7 @@ Status ViewChange::await(CallTime& time) {
     if (group_.verdict_.closed.load(std::memory_order_acquire)) return group_.verdict();
     group_.progress();
     const std::vector<int> undecided = decide_seats();
-    if (nodes_ && !undecided.empty()) nodes_->tell_missing(undecided);
+    if (nodes_ && !undecided.empty()) nodes_->send_missing(undecided);
     if (nodes_ && undecided.empty()) {
       if (Status status = nodes_->step(); !status.ok()) return status;
     }

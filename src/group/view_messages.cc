@@ -52,7 +52,7 @@ bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& he
   return false;
 }
 
-void ViewMessages::tell(GroupState& group, const std::vector<int>& peers) const {
+void ViewMessages::send_view(GroupState& group, const std::vector<int>& peers) const {
   if (!begun_ || reading_ == 1) return;
   for (const int peer : peers) group.send(peer, GroupState::kBeginsView, reading_);
 }

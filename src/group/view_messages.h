@@ -38,8 +38,8 @@ class ViewMessages {
                   std::span<const std::byte> message);
   // False: this rank has come to the next view, which has not begun.
   bool begun() const noexcept { return begun_; }
-  // Tells peers to which this rank has just connected in which view it is.
-  void tell(GroupState& group, const std::vector<int>& peers) const;
+  // Sends the number of its view to peers to which this rank has just connected.
+  void send_view(GroupState& group, const std::vector<int>& peers) const;
   // The messages of the agreement that have come.
   std::vector<Kept> take_agreement();
   // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided

@@ -44,7 +44,7 @@ void Protocol::prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t num
 }
 
 // Relaxed: as in take_members().
-void Protocol::tell(std::uint64_t next, std::vector<Lasting::Prepared>& known) const {
+void Protocol::append_prepared(std::uint64_t next, std::vector<Lasting::Prepared>& known) const {
   for (int rank = 0; rank < view_.num_ranks(); ++rank) {
     if (!group_.survival().has(rank)) continue;
     const ControlFlags::Prepared& prepared = view_.control(rank).prepared[next % 2];
@@ -54,7 +54,8 @@ void Protocol::tell(std::uint64_t next, std::vector<Lasting::Prepared>& known) c
   }
 }
 
-void Protocol::learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept {
+void Protocol::store_prepared(std::uint64_t next,
+                              const std::vector<Lasting::Prepared>& known) noexcept {
   for (const auto& [number, object, rank] : known) {
     if (object == ways_.number() && !view_.here(static_cast<int>(rank)))
       prepare(view_.control(static_cast<int>(rank)), next, number);

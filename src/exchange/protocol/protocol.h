@@ -76,8 +76,8 @@ class Protocol {
   // The same for a rank whose last operation has this number.
   static void prepare(ControlFlags& mine, std::uint64_t next, std::uint64_t number) noexcept;
   void renew(const View& view) noexcept;
-  void tell(std::uint64_t next, std::vector<Lasting::Prepared>& known) const;
-  void learn(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept;
+  void append_prepared(std::uint64_t next, std::vector<Lasting::Prepared>& known) const;
+  void store_prepared(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept;
   // Why the ranks of the view cannot use the exchange; else ok.
   const Status& fits_view() const noexcept { return of_view_.unfit; }
 
