@@ -1,4 +1,4 @@
-// Survival: the view of a group, and the objects that go on in the next view (survive.cc).
+// Survival: the view of a group, and the objects that go on in the next view.
 #pragma once
 
 #include <atomic>

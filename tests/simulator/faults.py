@@ -122,7 +122,7 @@ FAULTS = [
      [(STATE, "  Protocol::prepare(parts_.view.control(rank), next, 0);",
        "  Protocol::prepare(parts_.view.control(rank), next + (FAULT ? 1 : 0), 0);")]),
     ("views: offers are kept when their view ends",
-     [(SURVIVE, "  open_offers_.clear();", "  if (!FAULT) open_offers_.clear();")]),
+     [("src/group/survival.cc", "  open_offers_.clear();", "  if (!FAULT) open_offers_.clear();")]),
     ("views, as it was once: an error of an answered collective ends the next one",
      [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)",
        "      !FAULT && frame->call < gathering_.call)")]),
