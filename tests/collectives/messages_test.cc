@@ -98,13 +98,15 @@ TEST(MessageWaits, ARankInARecvIsSeenToWaitForItsPeer) {
 // survive() in another thread is refused while this rank waits for a message. The receive waits in
 // parts, and another message ends meanwhile.
 TEST(MessageWaits, AThreadThatReceivesIsCountedUntilItReturns) {
-  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+  std::atomic<bool> looked{false};
+  run_ranks(Mode::kThreads, 2, [&](const Group& group) {
     Collectives collectives(group);
     const float one = 1;
     if (group.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(120));
       require_ok(collectives.send(&one, 1, DataType::kFp32, 0, 1), "another message");
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      while (!looked.load(std::memory_order_acquire))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return require_ok(collectives.send(&one, 1, DataType::kFp32, 0, 0), "the message");
     }
     const std::atomic<int>& num_calls = group.state()->survival().num_calls();
@@ -117,6 +119,7 @@ TEST(MessageWaits, AThreadThatReceivesIsCountedUntilItReturns) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(250);
     bool counted = true;
     while (counted && std::chrono::steady_clock::now() < until) counted = is_counted();
+    looked.store(true, std::memory_order_release);
     receiver.join();
     require_ok(received, "recv");
     require(early.ended() && other == 1 && got == 1, "both messages");
