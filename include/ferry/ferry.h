@@ -99,7 +99,8 @@ FERRY_EXPORT ferry_code ferry_group_view(const ferry_group* group, uint64_t* num
 // died or left; exchanges go on, and others are made by these ranks. No other call of this rank on
 // the group or its exchanges may be in progress (FERRY_INVALID_ARGUMENT if another thread is seen
 // to wait in one). FERRY_TIMEOUT names a rank that is alive and did not come (`deadline_ns` 0: the
-// deadline of the group); the call may be repeated. FERRY_INVALID_ARGUMENT on several nodes.
+// deadline of the group); the call may be repeated. FERRY_PEER_LOST between nodes: the
+// ranks that can be reached are too few to go on.
 FERRY_EXPORT ferry_code ferry_group_survive(ferry_group* group, int64_t deadline_ns);
 // Ends the process of a rank (SIGKILL) that is alive and does not come to ferry_group_survive().
 // Local; returns when the process has ended, or FERRY_TIMEOUT at the deadline of the group.

@@ -124,8 +124,10 @@ class FERRY_EXPORT Group {
   // flight end with an error; exchanges go on, with their memory. Exchanges and collectives that
   // are made later are of the ranks of the view; unless the configuration places the experts, these
   // ranks own them. A rank that is alive is waited for until the deadline (0: that of the group),
-  // then the error is kTimeout, with its number, and the call may be repeated. Only on one node:
-  // otherwise the error is kInvalidArgument, and a new group is needed.
+  // then the error is kTimeout, with its number, and the call may be repeated. Between nodes, a
+  // node of which no rank can be reached is left behind, and the nodes that go on had more than
+  // half of the ranks of the view, or half and the lowest one; otherwise the error is kPeerLost,
+  // and a new group is needed. kClosed: the others went on without this rank.
   [[nodiscard]] Status survive(std::chrono::nanoseconds deadline = {}) noexcept;
 
   // Ends the process of a rank (SIGKILL) that is alive and does not come to survive(), such as one

@@ -222,7 +222,8 @@ void bind_views(nb::class_<PyGroup>& type) {
            "died or left, and returns it. Exchanges go on, with the same rank numbers; operations "
            "in flight have ended. No other call of this rank may be in progress. ferry.Timeout "
            "names a rank that is alive and did not come (deadline in seconds, None: that of the "
-           "group). Only on one node.")
+           "group). Between nodes ferry.PeerLost says that the ranks which can be reached are too "
+           "few to go on, and ferry.Closed that the others went on without this one.")
       .def("admit", &admit, arg("ranks") = nb::tuple(), arg("deadline") = nb::none(),
            nb::sig("def admit(self, ranks: collections.abc.Sequence[int] = (), deadline: float | "
                    "None = None) -> tuple[int, tuple[int, ...]]"),

@@ -97,8 +97,8 @@ TEST_P(CutViews, OnePartGoesOn) {
             [&, part = part, num_ranks = num_ranks](Group group) {
               Seat seat(group, scenario);
               for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "all");
-              if (ready.fetch_add(1) + 1 == num_ranks)
-                cable.cut.store(true, std::memory_order_release);
+              const int others = ready.fetch_add(1, std::memory_order_relaxed);
+              if (others + 1 == num_ranks) cable.cut.store(true, std::memory_order_release);
               const Status lost = play_until_error(group, seat);
               require(!lost.group_usable(), lost.message());
               if (part >> seat.rank() & 1) {
