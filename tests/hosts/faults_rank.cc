@@ -1,10 +1,11 @@
 // One rank of faults_test.py: joins, plays rounds of a dispatch and a combine, compares each result
 // with the oracle, and prints how that ended.
 //   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
-// With a place to stop at it prints "stopped" there and goes on with the next line of its input.
-// SIGINT interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
-// MESSAGE". With FERRY_TEST_CHILD it forks a child that outlives the rank, and lives as long as its
-// host.
+// With FERRY_TEST_SURVIVE it plays until an error, calls survive(), plays ROUNDS rounds of the
+// ranks of view 2, and prints their set, as bits. With a place to stop at it prints "stopped" there
+// and goes on with the next line of its input. SIGINT interrupts its waits, as Ctrl-C does in
+// Python. What it prints last is "end CODE CULPRIT MESSAGE". With FERRY_TEST_CHILD it forks a child
+// that outlives the rank, and lives as long as its host.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@
 #include <iostream>
 #include <string>
 
-#include "exchange/seat.h"
+#include "exchange/view_rounds.h"
 
 namespace ferry::test {
 namespace {
@@ -48,13 +49,16 @@ Plan read_plan(int argc, char** argv) {
   return plan;
 }
 
+ExchangeConfig config_of(const Plan& plan) {
+  return {.max_tokens = plan.tokens,
+          .hidden = 4096,
+          .num_experts = 12,
+          .top_k = 2,
+          .algorithm = Algorithm::kHierarchical};
+}
+
 Scenario scenario_of(const Plan& plan) {
-  ExchangeConfig config = {.max_tokens = plan.tokens,
-                           .hidden = 4096,
-                           .num_experts = 12,
-                           .top_k = 2,
-                           .algorithm = Algorithm::kHierarchical};
-  return plain_scenario(kRanks, config, std::min(plan.rounds, kScenarioRounds), 41);
+  return plain_scenario(kRanks, config_of(plan), std::min(plan.rounds, kScenarioRounds), 41);
 }
 
 Status play_rounds(Seat& seat, const Scenario& scenario, const Plan& plan) {
@@ -83,13 +87,26 @@ void fork_child() {
   for (;;) pause();
 }
 
+Status play_views(Group& group, const Plan& plan) {
+  const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
+  Seat seat(group, scenario);
+  std::cout << "stopped" << std::endl;
+  static_cast<void>(play_until_error(group, seat));
+  if (Status status = group.survive(); !status.ok()) return status;
+  for (int i = 0; i < plan.rounds; ++i)
+    if (Status status = play_view(group, seat); !status.ok()) return status;
+  std::cout << "view " << set_of(group.view()) << std::endl;
+  return group.barrier();
+}
+
 Status play(const Plan& plan) {
   GroupOptions options;
   options.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(plan.deadline_s * 1e9));
   options.interrupted = [] { return signalled != 0; };
   std::signal(SIGINT, [](int) { signalled = 1; });
   const Scenario scenario = scenario_of(plan);
-  const Group group = Group::from_environment(options);
+  Group group = Group::from_environment(options);
+  if (std::getenv("FERRY_TEST_SURVIVE") != nullptr) return play_views(group, plan);
   Seat seat(group, scenario);
   fork_child();
   return play_rounds(seat, scenario, plan);

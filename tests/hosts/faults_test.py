@@ -32,10 +32,12 @@ LOST = {"a": [3], "b": [3]}
 class Rank:
     """A process on its host; what it says, and when it ended."""
 
+    more = {}  # variables of its environment
+
     def __init__(self, bench, rank, *arguments):
         self.name = HOST_OF[rank]
         variables = {"FERRY_ADDR": "tcp://a:4711", "FERRY_RANK": rank, "FERRY_SIZE": SIZE,
-                     "FERRY_SECRET": "a secret of this test", "FERRY_TEST_NODES": 2}
+                     "FERRY_SECRET": "a secret of this test", "FERRY_TEST_NODES": 2, **self.more}
         words = ["env", *[f"{name}={value}" for name, value in variables.items()], PROGRAM, *map(str, arguments)]
         self.process = subprocess.Popen(bench.command(self.name, *words), stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -232,6 +234,47 @@ class RankIsKilled(Faults):
 
     def test_in_a_combine(self):
         self.kill_under_way("combine", 0)
+
+
+class Survival(Faults):
+    """The ranks that are left call survive(), and play rounds with results that are right."""
+
+    def setUp(self):
+        Rank.more = {"FERRY_TEST_SURVIVE": 1}
+        self.addCleanup(setattr, Rank, "more", {})
+
+    def kill(self, *victims):
+        self.start(LONG_S, FEW, 20)
+        for rank in self.ranks.values():
+            line = rank.process.stdout.readline()
+            self.assertEqual(line, "stopped\n", None if line else rank.process.stderr.read())
+        time.sleep(0.2)
+        for victim in victims:
+            self.ranks[victim].kill()
+        for victim in victims:
+            self.ranks.pop(victim).process.wait()
+        ends = {}
+        for rank, process in self.ranks.items():
+            out, err = process.process.communicate(timeout=LONG_S)
+            ends[rank] = out + err
+        self.expect_nothing_left()
+        return ends
+
+    def test_one_rank_is_killed(self):
+        for victim in range(SIZE):
+            with self.subTest(victim=victim):
+                for rank, said in self.kill(victim).items():
+                    self.assertIn(f"view {15 & ~(1 << victim)}\nend ok", said, rank)
+
+    def test_one_rank_of_each_host_is_killed(self):
+        for rank, said in self.kill(1, 2).items():
+            self.assertRegex(said, r"view 9\nend ok|end peer_lost", rank)  # or in view 2 already
+
+    def test_a_whole_host_is_killed(self):
+        for rank, said in self.kill(2, 3).items():
+            self.assertRegex(said, r"view 3\nend ok|end peer_lost", rank)
+        for rank, said in self.kill(0, 1).items():
+            self.assertRegex(said, r"end (peer_lost|broken)", rank)
 
 
 class Loss(Faults):
