@@ -93,7 +93,7 @@ FAULTS = [
     ("views: an exchange goes on from the last operation of the rank itself",
      [(NEXT_VIEW, "    issued_ = std::max(issued_, theirs.", "    if (!FAULT) issued_ = std::max(issued_, theirs.")]),
     ("views: barriers go on from those of the rank itself",
-     [(SURVIVE, "    barriers = std::max(barriers, slot.", "    if (!FAULT || rank == group_.rank_)\n"
+     [(SURVIVE, "    barriers = std::max(barriers, slot.", "    if (!FAULT || rank == group.rank_)\n"
        "      barriers = std::max(barriers, slot.")]),
     ("views: a rank that lives and has not come is left behind",
      [(SURVIVE, "|| !group_.rendezvous_->alive(rank)) {", "|| FAULT || !group_.rendezvous_->alive(rank)) {")]),
