@@ -40,7 +40,10 @@ CONFIGURATIONS = {
 # The same of views.pml: (ranks, the last view, deaths).
 VIEWS = {"views": (3, 2, 2), "views-later": (3, 3, 1)}
 
-DEEP = {"halves", "sparse", "copies", "death", "views-later"}  # millions of states
+# The same of admission.pml: (attempts, deaths).
+ADMISSIONS = {"admission": (2, 1), "admission-later": (3, 1)}
+
+DEEP = {"halves", "sparse", "copies", "death", "views-later", "admission-later"}  # millions of states
 
 # How a model fails: in words, and in Spin's.
 HANG = ("a rank waits forever", "invalid end state")
@@ -56,6 +59,8 @@ REUSED = ("rows in a buffer that is the caller's again", r"pinned\[.*==200")
 MEMBERS = ("ranks begin different views", r"members\[")
 LEFT_BEHIND = ("a rank that lives is left behind", r"seat\[")
 OLD_WORD = ("a word of an earlier view ends a call", r"abort\[")
+TWO_PLAY = ("two processes play one rank", r"begun")
+FLAG = ("a flag of a living rank is overwritten", r"flag==")
 NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
 
 # guard removed: (configuration it fails in, how, what it is)
@@ -120,6 +125,13 @@ VIEW_MUTANTS = {
 }
 
 
+ADMISSION_MUTANTS = {
+    "NO_DECISION": (HANG, "each rank decides for itself whether the view begins"),
+    "LATER_DECISIONS_COUNT": (TWO_PLAY, "a late process takes the decision of a later admission"),
+    "NO_CLEARING_BY_THE_COORDINATOR": (FLAG, "a process that comes back clears its flags itself"),
+}
+
+
 def settings_of(name):
     ranks, depth, epochs, others = CONFIGURATIONS[name]
     settings = dict(DEFAULTS, R=ranks, D=depth, EPOCHS=epochs)
@@ -172,6 +184,9 @@ def all_checks():
     for name, (ranks, last, deaths) in VIEWS.items():
         what = f"{ranks} ranks, {last} views, up to {deaths} deaths"
         yield name, "views.pml", {"R": ranks, "LAST": last, "DEATHS": deaths}, None, what
+    for name, (attempts, deaths) in ADMISSIONS.items():
+        what = f"2 members, 2 that come, {attempts} attempts, up to {deaths} deaths"
+        yield name, "admission.pml", {"ATTEMPTS": attempts, "DEATHS": deaths}, None, what
     yield "sleep", "sleep.pml", {}, None, "2 peers wake a sleeper twice"
     for guard, (name, expected, what, *more) in MUTANTS.items():
         settings = settings_of(name)
@@ -180,6 +195,8 @@ def all_checks():
     for guard, (expected, what) in VIEW_MUTANTS.items():
         settings = {"R": 3, "LAST": 3, "DEATHS": 1, guard: 1}
         yield guard, "views.pml", settings, expected, f"{what} [views-later]"
+    for guard, (expected, what) in ADMISSION_MUTANTS.items():
+        yield guard, "admission.pml", {"ATTEMPTS": 2, "DEATHS": 1, guard: 1}, expected, f"{what} [admission]"
     for guard, what in SLEEP_MUTANTS.items():
         yield guard, "sleep.pml", {guard: 1}, HANG, f"{what} [sleep]"
 
