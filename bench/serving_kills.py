@@ -146,9 +146,10 @@ class Server:
         if ready:
             self.note_served()
             self.log.add("admits", *ready)
-            self.group.admit(ready, deadline=20)
-            self.exchange = None
-            self.begin_view("admitted")
+            with suppress(ferry.InvalidArgument, ferry.Mismatch):  # a process that does not fit ends no view
+                self.group.admit(ready, deadline=20)
+                self.exchange = None
+                self.begin_view("admitted")
         return not missing and any(part[0] for part in told)
 
     def is_ready(self, rank):

@@ -3,7 +3,6 @@
 # In each step the ranks send tokens to the experts of all ranks, and compare the results. When a rank is killed, the
 # others leave its place open and wait for the process that the launcher starts in its place. All repeat the step.
 import sys
-from contextlib import suppress
 
 import numpy
 
@@ -16,11 +15,13 @@ LOST = (ferry.PeerLost, ferry.PeerRejected, ferry.Broken)  # a rank was lost, or
 def complete(group):
     """Returns when the group has all its ranks again. The ranks that remain call it."""
     while not group.usable or len(group.view[1]) < group.size:
-        with suppress(*LOST):  # one more rank was lost meanwhile
+        try:
             if not group.usable:
                 group.survive()  # the next view, without the lost ranks
             else:
                 group.admit()  # the next view, with the processes that take their places
+        except (*LOST, ferry.InvalidArgument, ferry.Mismatch) as error:  # one more was lost, or a process does not fit
+            print(f"again: {error}", file=sys.stderr)
 
 
 def step(exchange, rank, number):
