@@ -58,7 +58,7 @@ struct GroupOrigin {
   // Where a process can take the place of a lost rank: an address for Group::connect(), with the
   // same size and GroupOptions::name. Empty for threads, and for several hosts that met by an
   // all-gather.
-  std::string address;
+  std::string address = {};
 };
 
 // The ranks that a group consists of now. A group begins with view 1, of all ranks. Each
