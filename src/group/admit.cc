@@ -180,15 +180,17 @@ void Admitting::check() const {
   require_ok(next_view_held(group_));
 }
 
-// The remaining time of this rank, the newcomers, and the objects that it offers them.
+// When this rank reaches its deadline by the clock of the host, the newcomers, and the objects that
+// it offers them. The others read it later, so a remaining time would say too much.
 std::string Admitting::my_terms() const {
   std::vector<std::uint64_t> ids;
   for (const Offer& offer : offers_) ids.push_back(offer.segment->id());
-  return fmt::format("{}{}{}{}{}", by_.remaining_ns(), kSeparator, list_of(newcomers()), kSeparator,
-                     fmt::join(ids, " "));
+  return fmt::format("{}{}{}{}{}", now_ns() + by_.remaining_ns(), kSeparator, list_of(newcomers()),
+                     kSeparator, fmt::join(ids, " "));
 }
 
-// All members have come, and name the same newcomers. Returns the least of their remaining times.
+// All members have come, and name the same newcomers. Returns the time until the first of their
+// deadlines.
 std::chrono::nanoseconds Admitting::agree() {
   std::optional<Error> mine;
   std::string text;
@@ -205,13 +207,13 @@ std::chrono::nanoseconds Admitting::agree() {
   const std::vector<int>& members = group_.view().members;
   const std::vector<std::string> texts = gather_in_view(group_, text, by_);
   if (mine) throw *mine;
-  std::int64_t least = by_.remaining_ns();
+  std::int64_t first_ns = now_ns() + by_.remaining_ns();
   std::string named;
   std::vector<std::string> ids(texts.size());
   for (std::size_t place = 0; place < texts.size(); ++place) {
     std::istringstream sent(sent_by(members[place], texts[place]));
-    std::string remaining, ranks;
-    std::getline(sent, remaining, kSeparator);
+    std::string ends_ns, ranks;
+    std::getline(sent, ends_ns, kSeparator);
     std::getline(sent, ranks, kSeparator);
     std::getline(sent, ids[place]);
     if (place == 0) named = ranks;
@@ -221,10 +223,10 @@ std::chrono::nanoseconds Admitting::agree() {
                               members[place], ranks),
                   members[place]);
     }
-    least = std::min<std::int64_t>(least, std::atoll(remaining.c_str()));
+    first_ns = std::min<std::int64_t>(first_ns, std::atoll(ends_ns.c_str()));
   }
   keep_common_offers(ids);
-  return std::chrono::nanoseconds(least);
+  return std::chrono::nanoseconds(first_ns - now_ns());
 }
 
 // `ids`: for each member those of its segments. The order is that of the first member.
