@@ -159,13 +159,14 @@ class ViewsRun {
 
   // Offers end with the view of the admission.
   void check_old_offers(const Group& group) const {
-    const std::uint64_t number = group.view().number;
+    Code code = Code::kOk;
     try {
       const Exchange joined = Exchange::join(group, case_.config);
-    } catch (const Error&) {
-      return;
+    } catch (const Error& error) {
+      code = error.code();
     }
-    require(false, fmt::format("an exchange was joined in view {}, after its offer", number));
+    require(code == Code::kInvalidArgument || !group.usable() || dead(),
+            fmt::format("an old offer in view {}: {}", group.view().number, code_name(code)));
   }
 
   void check_refused(int process, const Error& error) {
@@ -186,7 +187,7 @@ class ViewsRun {
       if (ended->ok()) continue;
       check_error(group, *ended);
       if (!go_on(group)) break;
-      if (group.view().number > mine().admitted_in && !playing.seat) check_old_offers(group);
+      if (mine().admitted_in > 0) check_old_offers(group);
     }
     mine().gone = true;
     playing.seat.reset();
