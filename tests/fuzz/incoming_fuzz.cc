@@ -83,8 +83,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       append(body, head);
       body.resize(sizeof head + head.bytes);
     } else if ((flags & 8) != 0) {
-      const CallRecord record{.terms = {.kind = static_cast<CallKind>(flags >> 4)},
-                              .status = (flags & 4) != 0 ? Code::kInvalidArgument : Code::kOk};
+      const CallRecord record{
+          .terms = {.kind = static_cast<CallKind>(flags >> 4)},
+          .status = (flags & 4) != 0 ? ferry::Code::kInvalidArgument : ferry::Code::kOk};
       const std::array<std::byte, 2 * kRanks * sizeof(std::int64_t)> counts{};
       body = Incoming::call_body(record, counts.data(), kRanks);
     }
