@@ -229,20 +229,28 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
+    def _pause(self) -> None:
+        """Ends what this rank does for the view, before the next one."""
+        self._issuer.close()
+        self._messenger.close()
+        self._messenger.join()
+
+    def _go_on(self) -> None:
+        """After _pause(), where the view stays: what belongs to it works as before."""
+        self._issuer.reopen()
+        self._messenger.reopen()
+
     def survive(self, timeout: timedelta | None = None) -> tuple[int, tuple[int, ...]]:
         """ferry.torch_backend.survive()."""
         if self._group.usable and self._messenger.is_busy():
             raise InvalidArgument("survive: messages of this rank are in flight, and the group is usable")
         by = time.monotonic() + (timeout or self._timeout).total_seconds()
-        self._issuer.close()
-        self._messenger.close()
-        self._messenger.join()
+        self._pause()
         while True:
             try:
                 view = self._group.survive(_until(by))
             except InvalidArgument:  # refused before the view ended, so its objects go on
-                self._issuer.reopen()
-                self._messenger.reopen()
+                self._go_on()
                 raise
             try:
                 self._begin_view(by)
@@ -255,14 +263,11 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         if self._messenger.is_busy():
             raise InvalidArgument("admit: messages of this rank are in flight")
         by = time.monotonic() + (timeout or self._timeout).total_seconds()
-        self._issuer.close()
-        self._messenger.close()
-        self._messenger.join()
+        self._pause()
         try:
             view = self._group.admit(ranks, _until(by))
         except Error:  # this view goes on, or is over and waits for survive()
-            self._issuer.reopen()
-            self._messenger.reopen()
+            self._go_on()
             raise
         self._begin_view(by)
         return view
