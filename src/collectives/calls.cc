@@ -52,7 +52,8 @@ Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const Collecti
 
 void Calls::close() noexcept {
   if (!group_.usable()) return;
-  raise(flag(rank(), number_ + 1).step, Step::kDeparted);  // partner: await(), as raise_step()
+  // Before raise_step() wakes the ranks that sleep. Partner: await().
+  raise(flag(rank(), number_ + 1).step, Step::kDeparted);
   raise_step(Step::kDeparted);
   if (mirror_) Mirror::keep_open(mirror_);
 }

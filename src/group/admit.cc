@@ -231,14 +231,14 @@ std::chrono::nanoseconds Admitting::agree() {
 
 // `ids`: for each member those of its segments. The order is that of the first member.
 void Admitting::keep_common_offers(const std::vector<std::string>& ids) {
+  std::vector<std::uint64_t> common = numbers_in(ids[0]);
+  for (const std::string& one : ids) {
+    const std::vector<std::uint64_t> theirs = numbers_in(one);
+    std::erase_if(common, [&](std::uint64_t id) { return !std::ranges::count(theirs, id); });
+  }
   std::map<std::uint64_t, Offer> mine;
   for (Offer& offer : std::exchange(offers_, {})) mine[offer.segment->id()] = std::move(offer);
-  const std::vector<std::uint64_t> order = numbers_in(ids[0]);
-  for (const std::uint64_t id : order) {
-    const bool common = std::ranges::all_of(
-        ids, [&](const std::string& one) { return std::ranges::count(numbers_in(one), id) > 0; });
-    if (common) offers_.push_back(std::move(mine.at(id)));
-  }
+  for (const std::uint64_t id : common) offers_.push_back(std::move(mine.at(id)));
 }
 
 // The coordinator waits for the newcomers, and the other members for it.

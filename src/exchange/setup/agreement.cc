@@ -103,10 +103,9 @@ std::pair<std::unique_ptr<const Setup>, Offer> take_offered_setup(GroupState& gr
     const std::size_t end = std::min(terms.find('\n'), terms.size());
     std::istringstream makers(terms.substr(0, end));
     complete = config_of({std::istream_iterator<int>(makers), {}}, group.size(), config);
-    const std::string theirs = terms.substr(std::min(end + 1, terms.size()));
-    if (config_text(complete) == theirs) return true;
-    differing.push_back(differences(config_text(complete), theirs));
-    return false;
+    differing.push_back(
+        differences(config_text(complete), terms.substr(std::min(end + 1, terms.size()))));
+    return differing.back().empty();
   };
   std::optional<Offer> offer = group.survival().take_offer(fit);
   if (!offer) {
