@@ -166,6 +166,7 @@ class Refusing {
 
   void member(Group group) const {
     Seat seat(group, scenario_);
+    std::optional<Exchange> other(std::in_place, group, other_config());
     require_ok(play_view(group, seat), "all");
     require_status(group.admit(), Code::kInvalidArgument, {"view 1 has all 4 ranks"}, "full");
     require_ok(group.barrier(), "barrier");
@@ -176,6 +177,7 @@ class Refusing {
     refuse_arguments(group);
     refuse_newcomers(group);
     phase(group, 3);
+    if (group.rank() == 1) other.reset();  // so it is not offered
     require_ok(group.admit(kOne), "admit");
     require_status(error_of([&] { Exchange::join(group, scenario_.config); }),
                    Code::kInvalidArgument, {"that rank", "may join in view 3"}, "a member joins");
@@ -184,8 +186,7 @@ class Refusing {
   }
 
   void newcomer(Group group) const {
-    ExchangeConfig other = scenario_.config;
-    other.hidden *= 2;
+    const ExchangeConfig other = other_config();
     require_status(error_of([&] { Exchange::join(group, other); }), Code::kInvalidArgument,
                    {"no exchange with this configuration that rank 2 may join in view 3",
                     "hidden is " + std::to_string(other.hidden)},
@@ -216,6 +217,12 @@ class Refusing {
 
  private:
   static constexpr int kOne[] = {2};
+
+  ExchangeConfig other_config() const {
+    ExchangeConfig config = scenario_.config;
+    config.hidden *= 2;
+    return config;
+  }
 
   void phase(Group& group, int number) const {
     require_ok(group.barrier(), "phase");
