@@ -50,8 +50,8 @@ class Calls {
     return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
   }
   // Where a round has `bytes` of a rank that all others read, and those for the reader of this
-  // index from 0 on. On one node few bytes lie beside the flag. They are all of the data, or the
-  // end of them: a chunk that others follow is larger.
+  // index from 0 on. On one node few bytes lie beside the flag: the only chunk of the data or the
+  // last one, as all other chunks are larger.
   std::byte* place(int rank, std::int64_t round, std::size_t bytes) const noexcept {
     return bytes <= sizeof(CallFlag::data) && !mirror_ ? flag(rank, number_).data
                                                        : half(rank, round);

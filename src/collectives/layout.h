@@ -67,7 +67,7 @@ class CollectivesLayout {
   std::size_t half_bytes() const noexcept { return half_bytes_; }
   // A half has a slot for each other rank.
   std::size_t slot_bytes() const noexcept { return slot_bytes_; }
-  // The share of each other rank in the data beside a flag.
+  // The bytes beside a flag that there are for each other rank.
   std::size_t few_for_one() const noexcept { return few_for_one_; }
   std::size_t window(int rank) const noexcept { return windows_ + rank * window_stride(); }
   std::size_t window_bytes() const noexcept { return 2 * half_bytes_; }
