@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ferry/export.h"
@@ -166,5 +167,17 @@ class FERRY_EXPORT Group {
 // rank.
 FERRY_EXPORT void run_threads(int size, const std::function<void(Group)>& body,
                               const GroupOptions& options = {});
+
+// The environment variables of a place in a job, such as RANK, as names and values.
+using Place = std::vector<std::pair<std::string, std::string>>;
+
+// Waits until this process has a place in its job. Returns nothing, at once, unless the process is
+// a spare, which `ferry launch --spares` starts before a rank is lost (FERRY_SPARE=1). A spare
+// waits until it gets the place of a lost rank; each later call returns that place again. The
+// environment stays as it is. Group::from_environment calls this function; a program that reads
+// such variables itself, or whose libraries do, calls it before. The wait has no deadline: the
+// launcher kills a spare that no rank needs, and the kernel does when the launcher dies. Throws
+// Error: kInterrupted when `interrupted` returns true, kClosed when the launcher gives no place.
+FERRY_EXPORT Place await_place(const std::function<bool()>& interrupted = {});
 
 }  // namespace ferry

@@ -1,6 +1,7 @@
 #include "core/group.h"
 
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -55,6 +57,13 @@ template <typename Create>
 PyGroup create_group(const Given& given, const Create& create) {
   const Stop stop = std::make_shared<std::atomic<bool>>(false);
   return hold(without_gil([&] { return create(options(given, stop)); }), stop);
+}
+
+std::map<std::string, std::string> await_place() {
+  return without_gil([] {
+    const Place place = ferry::await_place(signal_raised);
+    return std::map<std::string, std::string>(place.begin(), place.end());
+  });
 }
 
 PyGroup from_environment(const std::string& name, double deadline, const std::string& topology) {
@@ -193,6 +202,7 @@ void destroy(const PyGroup& self) {
 }
 
 void bind_functions(nb::module_& module) {
+  module.def("await_place", &await_place);
   module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
   module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
              arg("deadline"), arg("topology"), arg("newcomer") = false);

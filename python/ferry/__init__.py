@@ -29,7 +29,7 @@ from ferry.errors import (
     System,
     Timeout,
 )
-from ferry.group import init, run_threads, spawn
+from ferry.group import await_place, init, run_threads, spawn
 from ferry.planner import plan
 from ferry.stats import Stats, WindowBytes
 from ferry.types import Settings
@@ -37,7 +37,7 @@ from ferry.types import Settings
 __all__ = [
     "Broken", "Capacity", "Closed", "Collectives", "Error", "Exchange", "Group", "Handle", "Interrupted",
     "InvalidArgument", "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Settings", "Stats",
-    "System", "Timeout", "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
+    "System", "Timeout", "WindowBytes", "await_place", "init", "plan", "run_threads", "spawn", "window_bytes",
 ]
 
 _LATER = ("deep_ep", "jax", "moe", "placement", "testing", "torch", "torch_backend", "torch_npu", "transformers",

@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 Returned = TypeVar("Returned")
 
 
+def await_place() -> None:
+    """Waits until this process has a place in its job. Returns at once unless the process is a spare.
+
+    A spare is a process that `ferry launch --spares` starts before a rank is lost. It waits here until it gets the
+    place of a lost rank. os.environ then has the variables of that rank, such as RANK, and FERRY_NEWCOMER=1.
+    ferry.init() without an argument calls this function. A program that reads RANK itself, or calls
+    torch.distributed.init_process_group, calls it before, and after its imports. The wait has no deadline: the launcher
+    kills a spare that no rank needs. Raises ferry.Interrupted, and ferry.Closed if the launcher gives no place.
+    """
+    place = _core.await_place()
+    if place:
+        os.environ.update(place)
+        del os.environ["FERRY_SPARE"]
+
+
 def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[bytes], list[bytes]] | None = None,
          rank: int | None = None, size: int | None = None, address: str | None = None, name: str = "",
          deadline: float = 100.0, topology: str = "", slot: int | None = None) -> _core.Group:
@@ -64,6 +79,7 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     if all_gather is None and address is None:
         if rank is not None or size is not None:
             raise errors.InvalidArgument("rank and size need an address or an all_gather")
+        await_place()
         return _core.from_environment(name, deadline, topology)
     if rank is None or size is None:
         raise errors.InvalidArgument(f"rank is {rank} and size is {size}: both are needed here")

@@ -23,6 +23,10 @@ constexpr EnvironmentVariable kVariables[] = {
     {"FERRY_NEWCOMER", "0 or 1",
      "1: this process takes the place of its rank, which a running group has lost; `ferry launch "
      "--restart` sets it"},
+    {"FERRY_SPARE", "0 or 1",
+     "1: this process has no rank yet; its `ferry.init()` waits for the place of a lost rank; "
+     "`ferry "
+     "launch --spares` sets it"},
     {"FERRY_PORT", "1 to 65535",
      "rank 0's port between hosts, where the launcher tells the host only"},
     {"FERRY_SECRET", "16 or more characters, 4 of them different",

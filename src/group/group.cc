@@ -79,7 +79,11 @@ std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const Group
 }  // namespace
 
 Group Group::from_environment(const GroupOptions& options) {
-  const internal::Launch launch = internal::launch_from_environment(internal::environment);
+  const Place place = await_place(options.interrupted);
+  const internal::Launch launch = internal::launch_from_environment([&](const std::string& name) {
+    const auto given = std::ranges::find(place, name, &Place::value_type::first);
+    return given != place.end() ? given->second : internal::environment(name);
+  });
   GroupOptions joining = options;
   joining.newcomer = options.newcomer || launch.newcomer;
   return Group(join_at({launch.address, launch.job, launch.rank, launch.size, launch.local},

@@ -33,6 +33,20 @@ def is_member(pid):
     return False
 
 
+def variables_of(pid):
+    """The environment with which a process was started."""
+    with suppress(OSError):
+        return dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if line)
+    return {}
+
+
+def waits_for_a_place(pid):
+    """Whether a spare sleeps in poll(2), as await_place() does."""
+    with suppress(OSError):
+        return "FERRY_SPARE" in variables_of(pid) and "poll" in Path(f"/proc/{pid}/wchan").read_text()
+    return False
+
+
 def kill_some(job, num_kills, num_ranks, seed=1):
     """Kills one of the ranks each time when all of them have been in a group for a moment."""
     draw = random.Random(seed)
@@ -59,6 +73,65 @@ def test_ranks_of_the_example_are_killed():
     lines, view = sorted(out.splitlines()), int(out.split()[-1])
     assert lines == [f"[{rank}] rank {rank}: results of all steps are right; view {view}" for rank in range(4)]
     assert 3 <= view <= 1 + 2 * KILLS  # a kill that ends an admission begins no view
+
+
+SPARES = """
+import os, sys, time
+had_rank = "RANK" in os.environ
+import ferry
+ferry.await_place()
+assert "FERRY_SPARE" not in os.environ
+place = os.environ["RANK"], os.environ["LOCAL_RANK"]
+with ferry.init() as group:
+    assert place == (str(group.rank), str(group.rank))
+    assert sys.stdin.read() == ""
+    print(f"rank {group.rank} in view {group.view[0]}, spare {not had_rank}", flush=True)
+    while len(group.view[1]) < 2 or group.view[0] == 1:
+        try:
+            group.barrier()
+        except ferry.PeerLost:
+            group.survive()
+            group.admit()
+"""
+
+
+def test_a_spare_takes_the_place_of_a_killed_rank():
+    job = launch(2, "--restart", "1", "--spares", "2", "--", sys.executable, "-c", SPARES)
+    try:
+        while sum(map(is_member, children_of(job))) < 2:
+            time.sleep(0.01)
+            assert job.poll() is None
+        deadline = time.monotonic() + 60
+        while sum(map(waits_for_a_place, children_of(job))) < 2:
+            time.sleep(0.01)
+            assert time.monotonic() < deadline
+        victim = next(pid for pid in children_of(job) if variables_of(pid).get("RANK") == "1")
+        os.kill(victim, signal.SIGKILL)
+        out, err = job.communicate(timeout=100)
+    finally:
+        job.kill()
+    assert job.returncode == 0, out + err
+    assert sorted(out.splitlines()) == ["[0] rank 0 in view 1, spare False", "[1] rank 1 in view 1, spare False",
+                                        "[1] rank 1 in view 3, spare True"]  # fmt: skip
+    assert f"rank 1 (pid {victim}) was killed by signal 9 (SIGKILL); started again as pid" in err
+    assert "left" not in err, err  # spares are not left behind
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("--spares", "1"), "--spares needs --restart"),
+    (("--restart", "1", "--spares", "-1"), "--spares -1: 0 to 4096"),
+])  # fmt: skip
+def test_spares_that_are_refused(arguments, said):
+    job = launch(2, *arguments, "--", "true")
+    _, err = job.communicate(timeout=20)
+    assert job.returncode == 2 and said in err, err
+
+
+def test_a_spare_whose_launcher_gives_no_place():
+    code = "import ferry\ntry: ferry.init()\nexcept ferry.Closed as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "FERRY_SPARE": "1"}, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+    assert done.stdout == "FERRY_SPARE=1, and stdin ended without a place for this spare\n", done.stderr
 
 
 def test_a_server_answers_all_requests_but_those_of_killed_ranks():

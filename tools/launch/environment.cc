@@ -29,15 +29,19 @@ constexpr int kFirstPort = 10000, kLastPort = 65535;
 // ports near them.
 constexpr int kFirstTorchPort = 29400, kLastTorchPort = 29600;
 
-// Group::from_environment reads the first three before the variables of torchrun. The fourth is of
-// an outer launch. The last two come from an outer torchrun: with them torch would join the store
-// of that torchrun and write to its error file.
-constexpr std::array<std::string_view, 6> kRemoved = {"FERRY_ADDR",
-                                                      "FERRY_RANK",
-                                                      "FERRY_SIZE",
-                                                      "FERRY_NEWCOMER",
-                                                      "TORCHELASTIC_USE_AGENT_STORE",
-                                                      "TORCHELASTIC_ERROR_FILE"};
+// Group::from_environment reads the first three before the variables of torchrun. The next five are
+// of an outer launch. The last two come from an outer torchrun: with them torch would join the
+// store of that torchrun and write to its error file.
+constexpr std::array<std::string_view, 10> kRemoved = {"FERRY_ADDR",
+                                                       "FERRY_RANK",
+                                                       "FERRY_SIZE",
+                                                       "FERRY_NEWCOMER",
+                                                       "FERRY_SPARE",
+                                                       "RANK",
+                                                       "LOCAL_RANK",
+                                                       "ROLE_RANK",
+                                                       "TORCHELASTIC_USE_AGENT_STORE",
+                                                       "TORCHELASTIC_ERROR_FILE"};
 
 std::uint64_t random_bits() {
   std::uint64_t bits = 0;
@@ -119,6 +123,49 @@ void choose_port(LaunchIdentity& identity) {
                           kFirstPort, kLastPort));
 }
 
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+// The variables that all ranks of this host have in common.
+Variables launch_variables(const LaunchIdentity& identity, const HostShare& share) {
+  Variables set = {
+      {"WORLD_SIZE", std::to_string(share.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(share.num_ranks)},
+      {"GROUP_RANK", std::to_string(share.host)},
+      {"GROUP_WORLD_SIZE", std::to_string(share.num_hosts)},
+      {"ROLE_NAME", "default"},
+      {"ROLE_WORLD_SIZE", std::to_string(share.world_size)},
+      {"MASTER_ADDR", identity.master_addr},
+      {"MASTER_PORT", std::to_string(identity.master_port)},
+      {"TORCHELASTIC_RUN_ID", identity.run_id},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"FERRY_SECRET", identity.secret},
+  };
+  if (!identity.ferry_addr.empty()) set.emplace("FERRY_ADDR", identity.ferry_addr);
+  return set;
+}
+
+// The variables of one rank.
+Variables place_variables(const HostShare& share, int local_rank, bool newcomer) {
+  const std::string rank_text = std::to_string(share.first_rank + local_rank);
+  Variables set = {
+      {"RANK", rank_text}, {"LOCAL_RANK", std::to_string(local_rank)}, {"ROLE_RANK", rank_text}};
+  if (newcomer) set.emplace("FERRY_NEWCOMER", "1");
+  return set;
+}
+
+// The environment of this process with these variables, and without those that are removed.
+std::vector<std::string> own_environment_with(const Variables& set) {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry), name = text.substr(0, text.find('='));
+    const bool removed = std::find(kRemoved.begin(), kRemoved.end(), name) != kRemoved.end();
+    if (!removed && set.find(name) == set.end()) environment.emplace_back(text);
+  }
+  for (const auto& [name, value] : set) environment.push_back(fmt::format("{}={}", name, value));
+  return environment;
+}
+
 }  // namespace
 
 LaunchIdentity make_identity(const std::string& name, const std::string& hosts_address,
@@ -137,35 +184,22 @@ LaunchIdentity make_identity(const std::string& name, const std::string& hosts_a
 
 std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
                                           int local_rank, bool newcomer) {
-  const std::string rank_text = std::to_string(share.first_rank + local_rank),
-                    size_text = std::to_string(share.world_size);
-  std::map<std::string, std::string, std::less<>> set = {
-      {"RANK", rank_text},
-      {"WORLD_SIZE", size_text},
-      {"LOCAL_RANK", std::to_string(local_rank)},
-      {"LOCAL_WORLD_SIZE", std::to_string(share.num_ranks)},
-      {"GROUP_RANK", std::to_string(share.host)},
-      {"GROUP_WORLD_SIZE", std::to_string(share.num_hosts)},
-      {"ROLE_NAME", "default"},
-      {"ROLE_RANK", rank_text},
-      {"ROLE_WORLD_SIZE", size_text},
-      {"MASTER_ADDR", identity.master_addr},
-      {"MASTER_PORT", std::to_string(identity.master_port)},
-      {"TORCHELASTIC_RUN_ID", identity.run_id},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
-      {"FERRY_SECRET", identity.secret},
-  };
-  if (newcomer) set.emplace("FERRY_NEWCOMER", "1");
-  if (!identity.ferry_addr.empty()) set.emplace("FERRY_ADDR", identity.ferry_addr);
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string_view text(*entry), name = text.substr(0, text.find('='));
-    const bool removed = std::find(kRemoved.begin(), kRemoved.end(), name) != kRemoved.end();
-    if (!removed && set.find(name) == set.end()) environment.emplace_back(text);
-  }
-  for (const auto& [name, value] : set) environment.push_back(fmt::format("{}={}", name, value));
-  return environment;
+  Variables set = launch_variables(identity, share);
+  set.merge(place_variables(share, local_rank, newcomer));
+  return own_environment_with(set);
+}
+
+std::vector<std::string> spare_environment(const LaunchIdentity& identity, const HostShare& share) {
+  Variables set = launch_variables(identity, share);
+  set.emplace("FERRY_SPARE", "1");
+  return own_environment_with(set);
+}
+
+std::string place_of_rank(const HostShare& share, int local_rank) {
+  std::string lines;
+  for (const auto& [name, value] : place_variables(share, local_rank, true))
+    lines += fmt::format("{}={}\n", name, value);
+  return lines;
 }
 
 }  // namespace ferry::tools

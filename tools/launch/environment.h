@@ -44,5 +44,10 @@ LaunchIdentity make_identity(const std::string& name, const std::string& hosts_a
 // `newcomer`: the rank was started before, and its group goes on (FERRY_NEWCOMER).
 std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
                                           int local_rank, bool newcomer);
+// The environment of a spare (bootstrap/spare.h): that of a rank without the variables of its
+// place.
+std::vector<std::string> spare_environment(const LaunchIdentity& identity, const HostShare& share);
+// The variables that a spare gets with the place of a lost rank, as lines NAME=value.
+std::string place_of_rank(const HostShare& share, int local_rank);
 
 }  // namespace ferry::tools

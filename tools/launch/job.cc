@@ -34,6 +34,7 @@ void Job::start(Task task) {
   for (int index = 0; !remote() && index < task_.share.num_ranks; ++index)
     children_.push_back(start_rank(index, false));
   num_running_ = static_cast<int>(children_.size());
+  for (int i = 0; i < options_.num_spares; ++i) children_.push_back(start_spare());
   if (options_.timeout) stage_end_ = internal::Deadline::after(*options_.timeout);
 }
 
@@ -52,6 +53,16 @@ Job::Watched Job::start_rank(int index, bool newcomer) {
   return {std::to_string(rank), child.pid, std::move(child.in),
           LineStream(std::move(child.out), prefix, out_),
           LineStream(std::move(child.err), prefix, err_)};
+}
+
+Job::Watched Job::start_spare() {
+  Child child = spawn(setup_, spare_environment(task_.identity, task_.share), ChildInput::kPiped);
+  return {.name = "spare",
+          .pid = child.pid,
+          .in = std::move(child.in),
+          .out = LineStream(std::move(child.out), "[spare] ", out_),
+          .err = LineStream(std::move(child.err), "[spare] ", err_),
+          .spare = true};
 }
 
 void Job::start_agents(ChildSetup setup) {

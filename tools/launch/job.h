@@ -1,5 +1,6 @@
 // Job: the children of one launch, and the loop that watches them. A child is a rank of this host,
-// or the ssh to an agent on another host. The agent runs a Job of its own that takes orders. Calls
+// a spare that takes the place of a rank that fails, or the ssh to an agent on another host. The
+// agent runs a Job of its own that takes orders. Calls
 // process.h (start), output.h (streams), environment.h (variables).
 //
 // A Job has one thread, which calls poll(2) on a signalfd and the pipes. It passes through these
@@ -36,6 +37,7 @@ struct JobOptions {
   bool tag = true;
   std::optional<std::chrono::nanoseconds> timeout{};  // none: no limit
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
+  int num_spares = 0;        // processes that wait for the place of a rank
   int most_restarts = 0;     // how often ranks that failed are started again, all ranks together
   Orders* orders = nullptr;  // the orders that an agent receives, else null
 };
@@ -57,13 +59,14 @@ class Job {
   enum class Stage { kRunning, kGrace, kTerminating, kKilling, kLeftovers };
 
   struct Watched {
-    std::string name;  // the number of a rank, or a host
+    std::string name;  // the number of a rank, "spare", or a host
     pid_t pid = -1;
-    // The input of an agent, or of the rank that reads the launcher's terminal.
+    // The input of an agent or a spare, or of the rank that reads the launcher's terminal.
     internal::Descriptor in;
     LineStream out, err;
     std::string unsent{};  // bytes still to be written to `in`
     bool running = true;
+    bool spare = false;
   };
 
   struct Outcome {
@@ -78,6 +81,9 @@ class Job {
 
   bool remote() const noexcept { return !options_.hosts.empty(); }
   Watched start_rank(int index, bool newcomer);
+  Watched start_spare();
+  Watched start_in_place(int index);
+  void add_spare();
   void start_agents(ChildSetup setup);
   ChildInput input_of(int index) const;
   LineStream::Edit edit_lines_of(const std::string& host);
@@ -91,6 +97,7 @@ class Job {
   void suspend();
   void reap();
   void child_ended(Watched& ended, int status);
+  void rank_ended(Watched& ended, int status);
   bool start_again(Watched& ended, std::string& failure);
   bool can_admit() const;
   std::string name_of(const Watched& child) const;
@@ -101,6 +108,7 @@ class Job {
   void escalate();
   void terminate();
   void kill_children();
+  void kill_spares();
   void kill_leftovers();
   void end_leftovers();
   void enter(Stage stage, std::optional<std::chrono::nanoseconds> limit);

@@ -48,8 +48,11 @@ tcp://FIRST_HOST:PORT, and read no input.
 With --restart N, a rank of this host that fails while others are in a group of ferry is started
 again with FERRY_NEWCOMER=1, at most N times for all ranks together. Its ferry.init() (C++:
 Group::from_environment) takes the place of the lost rank, when the others call survive() and
-admit(): docs/placement.md. After the last restart, after a signal that asks to end, and where no
-rank is left in a group, a failure ends the launch as without --restart.
+admit(): docs/placement.md. With --spares M, M more processes run the program and wait in
+ferry.init() (C++: Group::from_environment) for the place of a rank that fails, so that a rank is
+back without the time that its start and its imports take. After the last restart, after a signal
+that asks to end, and where no rank is left in a group, a failure ends the launch as without
+--restart.
 
 Exit code: the largest of the ranks that ended by themselves and were not started again (128 +
 number for a signal), 124 after --timeout, 127 if the program is not found, 126 if it cannot be run,
@@ -63,6 +66,7 @@ struct LaunchOptions {
   double timeout_s = 0;
   double grace_s = 5;
   int most_restarts = 0;
+  int num_spares = 0;
   std::string hosts_text;
   std::vector<HostRanks> hosts;
   std::string ssh{kSsh};
@@ -103,10 +107,14 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   if (options.num_ranks < 1 || options.num_ranks > kMostRanks) {
     refuse(fmt::format("-n {}: a launch has 1 to {} ranks", options.num_ranks, kMostRanks));
   }
+  if (options.num_spares < 0 || options.num_spares > kMostRanks)
+    refuse(fmt::format("--spares {}: 0 to {}", options.num_spares, kMostRanks));
+  if (options.num_spares > 0 && options.most_restarts == 0)
+    refuse("--spares needs --restart: a spare takes the place of a rank that is started again");
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
-  // A rank needs two pipes, and the launcher needs some descriptors.
-  const auto needed = static_cast<rlim_t>(2 * options.num_ranks + 32);
+  // A rank needs two pipes, a spare three, and the launcher needs some descriptors.
+  const auto needed = static_cast<rlim_t>(2 * options.num_ranks + 3LL * options.num_spares + 32);
   if (options.hosts.empty() && options.tag && needed > descriptors.rlim_max) {
     refuse(fmt::format(
         "-n {} needs {} file descriptors, the limit (ulimit -Hn) is {}; --no-tag needs few",
@@ -155,6 +163,7 @@ JobOptions job_options(const LaunchOptions& options) {
                  .tag = options.tag,
                  .timeout = std::nullopt,
                  .grace = from_seconds(options.grace_s),
+                 .num_spares = options.num_spares,
                  .most_restarts = options.most_restarts};
   if (options.timeout_s > 0) job.timeout = from_seconds(options.timeout_s);
   return job;
@@ -226,6 +235,9 @@ void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exi
       ->capture_default_str();
   verb->add_option("--restart", options->most_restarts,
                    "How often ranks that failed are started again, all ranks together")
+      ->capture_default_str();
+  verb->add_option("--spares", options->num_spares,
+                   "Processes that wait for the place of a rank that failed")
       ->capture_default_str();
   verb->callback([options, ranks, &program, &exit_code] {
     if (options->remote_agent) {

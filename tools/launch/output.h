@@ -49,6 +49,7 @@ class LineStream {
         output_(&output),
         edit_(std::move(edit)) {}
 
+  void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
   bool open() const noexcept { return pipe_.fd() >= 0; }
   // The descriptor for poll(2). It is negative while the output is congested.
   int fd() const noexcept { return output_->congested() ? -1 : pipe_.fd(); }

@@ -109,6 +109,13 @@ void Job::child_ended(Watched& ended, int status) {
   }
   while (ended.err.read(false)) {
   }
+  if (!ended.spare) return rank_ended(ended, status);
+  if (stage_ == Stage::kRunning)
+    say(fmt::format("{} {} and is not started again", name_of(ended), describe_end(status)));
+}
+
+// The end of a rank, or of the connection to an agent.
+void Job::rank_ended(Watched& ended, int status) {
   --num_running_;
   const int code = shell_code(status);
   std::string failure = fmt::format("{} {}", name_of(ended), describe_end(status));
@@ -120,6 +127,7 @@ void Job::child_ended(Watched& ended, int status) {
   if (!remote() && !stopped && code != 0) ++outcome_.num_failed;
   if (code != 0) note_failure(failure);
   if (num_running_ > 0) return;
+  kill_spares();
   say_summary();
   enter(Stage::kLeftovers, stage_ == Stage::kKilling ? kLeftoverRound : kLeftoverSpan);
 }
@@ -139,7 +147,7 @@ bool Job::start_again(Watched& ended, std::string& failure) {
   kill(-ended.pid, SIGKILL);  // what the rank leaves behind
   const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
   try {
-    Watched before = std::exchange(ended, start_rank(static_cast<int>(place), true));
+    Watched before = std::exchange(ended, start_in_place(static_cast<int>(place)));
     // Its last lines are still to come, from it or from what it left behind.
     if (before.out.open() || before.err.open()) children_.push_back(std::move(before));
   } catch (const SpawnError& error) {
@@ -150,6 +158,35 @@ bool Job::start_again(Watched& ended, std::string& failure) {
   say(fmt::format("{}; started again as pid {}, restart {} of {}", failure, ended.pid,
                   ++outcome_.num_restarts, most));
   return true;
+}
+
+// Gives the place of a lost rank to a spare, and starts the next spare. Without a spare, starts a
+// process.
+Job::Watched Job::start_in_place(int index) {
+  const std::string lines = place_of_rank(task_.share, index);
+  for (Watched& spare : children_) {
+    if (!spare.spare || !spare.running) continue;
+    const ssize_t put = ::write(spare.in.fd(), lines.data(), lines.size());
+    if (put != static_cast<ssize_t>(lines.size())) continue;  // it is about to end
+    Watched taken = std::move(spare);
+    spare.running = false;
+    taken.spare = false;
+    taken.in = {};
+    taken.name = std::to_string(task_.share.first_rank + index);
+    taken.out.set_prefix(fmt::format("[{}] ", taken.name));
+    taken.err.set_prefix(fmt::format("[{}] ", taken.name));
+    add_spare();
+    return taken;
+  }
+  return start_rank(index, true);
+}
+
+void Job::add_spare() {
+  try {
+    children_.push_back(start_spare());
+  } catch (const SpawnError& error) {
+    say(fmt::format("no new spare: {}", error.what()));
+  }
 }
 
 // Whether a rank that runs, or a process of it, is in a group: only such ranks admit others.
@@ -165,6 +202,7 @@ bool Job::can_admit() const {
 }
 
 std::string Job::name_of(const Watched& child) const {
+  if (child.spare) return fmt::format("a spare (pid {})", child.pid);
   return remote() ? fmt::format("the connection to {} ({}, pid {})", child.name, options_.ssh[0],
                                 child.pid)
                   : fmt::format("rank {} (pid {})", child.name, child.pid);
@@ -229,6 +267,12 @@ void Job::kill_children() {
   if (stage_ < Stage::kKilling) enter(Stage::kKilling, std::nullopt);
 }
 
+void Job::kill_spares() {
+  for (const Watched& child : children_) {
+    if (child.running && child.spare) kill(-child.pid, SIGKILL);
+  }
+}
+
 // Kills processes that ranks have started. Each killed orphan makes orphans of its own children, so
 // this is repeated for several rounds.
 void Job::kill_leftovers() {
@@ -250,7 +294,7 @@ void Job::end_leftovers() {
 void Job::signal_ranks(int signal) {
   if (remote()) return order(fmt::format("{}{}", kOrderSignal, signal));
   for (const Watched& child : children_) {
-    if (child.running) kill(-child.pid, signal);
+    if (child.running && !child.spare) kill(-child.pid, signal);
   }
 }
 
@@ -259,7 +303,7 @@ std::string Job::running_ranks() const {
   std::vector<int> ranks;
   std::vector<std::string> hosts;
   for (std::size_t i = 0; i < children_.size(); ++i) {
-    if (!children_[i].running) continue;
+    if (!children_[i].running || children_[i].spare) continue;
     ranks.push_back(task_.share.first_rank + static_cast<int>(i));
     hosts.push_back(children_[i].name);
   }
