@@ -67,6 +67,8 @@ class BootstrapCollectives {
   void look();
   // Sends `error` to the other ranks at once, and throws it. This rank makes no more calls.
   [[noreturn]] void give_up(const Error& error);
+  // The address of this host by which a connection to another rank goes; empty: none is known.
+  virtual std::string local_address() const = 0;
   // What the coordinator sent when all had come (Roster::welcome).
   const std::string& welcome() const noexcept { return welcome_; }
 

@@ -48,6 +48,7 @@ class Connection {
       : credentials_(credentials_of(socket)), socket_(std::move(socket)) {}
 
   const Credentials& credentials() const noexcept { return credentials_; }
+  const Descriptor& socket() const noexcept { return socket_.descriptor(); }
 
   // Queues a frame, which service() sends. Many connections may share a payload.
   void send(FrameKind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "bootstrap/agree.h"
+#include "bootstrap/tcp.h"
 
 namespace ferry::internal {
 
@@ -15,6 +16,15 @@ Coordinator::Coordinator(const Roster& roster, Deadline deadline)
   welcome_ = roster.welcome;
   reply(FrameKind::kWelcome, 0, welcome_, {}, deadline);
   gather_next(1);
+}
+
+std::string Coordinator::local_address() const {
+  for (const Peer& member : members_) {
+    if (!member.connection) continue;
+    if (std::string address = local_address_of(member.connection->socket()); !address.empty())
+      return address;
+  }
+  return "";
 }
 
 void Coordinator::gather_next(std::uint32_t call) {

@@ -17,6 +17,7 @@ class Coordinator final : public BootstrapCollectives {
  public:
   // Accepts the members. A roster of one rank needs no endpoint.
   Coordinator(const Roster& roster, Deadline deadline);
+  std::string local_address() const override;
 
  private:
   // The texts of the members for the next gather.

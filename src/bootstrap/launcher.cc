@@ -98,7 +98,6 @@ Error malformed(const std::string& text) { return Error(Code::kInvalidArgument, 
 
 constexpr int kMostRanks = 1 << 20;
 
-constexpr int kMostPort = 65535;
 // These are below the ports that the kernel assigns (32768 and up).
 constexpr int kFirstSlurmPort = 20000, kNumSlurmPorts = 10000, kStepsApart = 16;
 

@@ -10,6 +10,7 @@
 
 #include "bootstrap/collectives.h"
 #include "bootstrap/connection.h"
+#include "bootstrap/tcp.h"
 
 namespace ferry::internal {
 
@@ -18,6 +19,7 @@ class Member final : public BootstrapCollectives {
   // Connects until the coordinator accepts this rank. If the coordinator refuses it, throws Error
   // with the coordinator's reason.
   Member(const Roster& roster, Deadline deadline);
+  std::string local_address() const override { return local_address_of(connection_->socket()); }
 
  private:
   std::vector<std::string> gather(std::uint32_t call, std::string_view mine,

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/collectives.h"
+#include "bootstrap/later_endpoint.h"
 #include "bootstrap/places.h"
 #include "bootstrap/rendezvous.h"
 #include "network/liveness.h"
@@ -138,6 +139,23 @@ std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
   return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
 
+// The same for ranks of one of several hosts, which have met `across` the hosts before. An error
+// reaches those of the other hosts.
+std::unique_ptr<Host> meet_beside(BootstrapCollectives& across, const std::string& address,
+                                  Roster roster, const std::vector<int>& nodes, Deadline deadline) {
+  const int rank = roster.self.rank;
+  roster.outer = &across;
+  std::unique_ptr<Host> host;
+  try {
+    host = meet_on_host(address, std::move(roster), nodes, deadline);
+  } catch (const Error& error) {
+    across.give_up({error.code(), fmt::format("rank {}: {}", rank, error.what()),
+                    error.culprit() < 0 ? rank : error.culprit()});
+  }
+  across.all_gather("", deadline);  // all ranks have met on their hosts
+  return host;
+}
+
 // Where the ranks of an admission meet anew. `invited`: on its coordinator and on newcomers, the
 // connections of the invitation.
 std::unique_ptr<Host> meet_for(const Admission& admission, int rank, const std::vector<int>& nodes,
@@ -182,17 +200,23 @@ class ProcessRendezvous final : public Rendezvous {
   int kill(int peer) noexcept override { return host_->has(peer) ? host_->kill(peer) : ESRCH; }
   int pid(int peer) const noexcept override { return host_->has(peer) ? host_->pid(peer) : 0; }
 
-  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
+  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const MeetingPlace& place,
                                     Deadline deadline) override {
-    if (across_) {
-      throw Error(Code::kInvalidArgument,
-                  "the ranks are of several hosts, where a later view makes no new exchanges and "
-                  "collectives; make a new group");
+    Roster roster{{}, own_hello(place.name, rank(), nodes()), members};
+    std::unique_ptr<BootstrapCollectives> across;
+    std::unique_ptr<Host> host;
+    if (std::ranges::all_of(members, [this](int member) { return host_->has(member); })) {
+      host = meet_on_host(place.name, std::move(roster), nodes(), deadline);
+    } else {
+      const TcpEndpoint& first = admission_address_.endpoint.tcp;
+      roster.endpoint = later_endpoint(first, members[0], rank(), across_->local_address(), place);
+      across = join(roster, deadline);
+      std::erase_if(roster.ranks, [this](int member) { return !host_->has(member); });
+      const std::string name = fmt::format("{} {}", place.name, roster.ranks.front());
+      host = meet_beside(*across, name, std::move(roster), nodes(), deadline);
     }
-    Roster roster{{}, own_hello(name, rank(), nodes()), members};
-    auto host = meet_on_host(name, std::move(roster), nodes(), deadline);
-    return std::make_unique<ProcessRendezvous>(rank(), nodes(), admission_address_, nullptr,
-                                               std::move(host), members);
+    return std::make_unique<ProcessRendezvous>(rank(), nodes(), admission_address_,
+                                               std::move(across), std::move(host), members);
   }
 
   bool admits() const noexcept override { return true; }
@@ -271,18 +295,11 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
 
   const std::string mine = own_place(roster.self);
   const HostMeeting here = host_meeting(across->all_gather(mine, deadline), rank, mine, split);
-  roster.outer = across.get();
+  const AdmissionAddress admits_at = tcp_admission_address(roster.endpoint);
   roster.ranks = here.ranks;  // the ranks of another host meet at another address
-  std::unique_ptr<Host> host;
-  try {
-    host = meet_on_host(here.address, roster, here.nodes, deadline);
-  } catch (const Error& error) {
-    across->give_up({error.code(), fmt::format("rank {}: {}", rank, error.what()),
-                     error.culprit() < 0 ? rank : error.culprit()});
-  }
-  across->all_gather("", deadline);  // all ranks have met on their hosts
-  return std::make_unique<ProcessRendezvous>(
-      rank, here.nodes, tcp_admission_address(roster.endpoint), std::move(across), std::move(host));
+  auto host = meet_beside(*across, here.address, std::move(roster), here.nodes, deadline);
+  return std::make_unique<ProcessRendezvous>(rank, here.nodes, admits_at, std::move(across),
+                                             std::move(host));
 }
 
 }  // namespace ferry::internal

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,16 @@
 #include "memory/segment.h"
 
 namespace ferry::internal {
+
+// Where the members of a later view meet.
+struct MeetingPlace {
+  std::string name;  // that no other ranks of this host use
+  // Collective among members of several hosts: the first of them listens at a port of its host and
+  // gives a text that says where, of at most kMostBytes. Returns that text on all of them. Throws
+  // Error.
+  std::function<std::string(const std::string& mine)> pass_on;
+  static constexpr std::size_t kMostBytes = 255;
+};
 
 class Rendezvous {
  public:
@@ -50,11 +61,10 @@ class Rendezvous {
   // kernel's refusal; ESRCH: it has ended. EPERM for threads.
   virtual int kill(int peer) noexcept = 0;
 
-  // Collective among `members`: ascending ranks of one node, this rank among them. They meet anew,
-  // without the other ranks, at a `name` that no other ranks of this host use. Throws what the call
-  // throws that made this rendezvous.
+  // Collective among `members`: ascending ranks, this rank among them. They meet anew, without the
+  // other ranks. Throws what the call throws that made this rendezvous.
   virtual std::unique_ptr<Rendezvous> among(const std::vector<int>& members,
-                                            const std::string& name, Deadline deadline) = 0;
+                                            const MeetingPlace& place, Deadline deadline) = 0;
 
   // Whether processes can take the places of lost ranks. Threads cannot.
   virtual bool admits() const noexcept = 0;

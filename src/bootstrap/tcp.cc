@@ -248,7 +248,7 @@ TcpAddress parse_tcp(const std::string& text) {
   int port = 0;
   const char* end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, port);
-  const bool number = error == std::errc() && stop == end && port >= 1 && port <= 65535;
+  const bool number = error == std::errc() && stop == end && port >= 1 && port <= kMostPort;
   if (number && !host.empty() && host.find_first_of("/, ") == std::string::npos)
     return {{host}, port};
   throw Error(Code::kInvalidArgument,
@@ -267,6 +267,16 @@ Descriptor tcp_listen(const std::string& interfaces, int port) {
 int port_of(const Descriptor& socket) noexcept {
   SocketAddress at;
   return getsockname(socket.fd(), at.get(), &at.bytes) == 0 ? ntohs(at.port()) : 0;
+}
+
+std::string local_address_of(const Descriptor& socket) {
+  SocketAddress at;
+  if (!socket || getsockname(socket.fd(), at.get(), &at.bytes) != 0) return "";
+  if (at.storage.ss_family != AF_INET && at.storage.ss_family != AF_INET6) return "";
+  const std::string text = numeric(at.get(), at.bytes);
+  const std::string mapped = "::ffff:";  // IPv4, through a listener of both families
+  const std::string plain = text.starts_with(mapped) ? text.substr(mapped.size()) : text;
+  return plain.starts_with("127.") || plain == "::1" ? "" : plain;
 }
 
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline) {

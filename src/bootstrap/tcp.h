@@ -9,6 +9,8 @@
 
 namespace ferry::internal {
 
+constexpr int kMostPort = 65535;
+
 // The address of rank 0 of a group that spans hosts: it is at one of `hosts`, which are names or
 // addresses.
 struct TcpAddress {
@@ -30,6 +32,9 @@ TcpAddress parse_tcp(const std::string& text);
 // another socket holds the port. Throws Error(kSystem).
 Descriptor tcp_listen(const std::string& interfaces, int port);
 int port_of(const Descriptor& socket) noexcept;
+// The address of this host by which a connection goes; empty: it is no TCP connection, or one over
+// the loopback.
+std::string local_address_of(const Descriptor& socket);
 
 // The result of an attempt to connect: a connection, or the reason why there is none.
 struct Attempt {

@@ -124,9 +124,9 @@ class ThreadRendezvous final : public Rendezvous {
 
   // The first of the ranks makes their board, and the others find it. They meet there at
   // once: the look of the deadline sees a rank that has left already.
-  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
+  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const MeetingPlace& place,
                                     Deadline deadline) override {
-    auto made = std::make_unique<ThreadRendezvous>(board_of(members, name), rank(), nodes());
+    auto made = std::make_unique<ThreadRendezvous>(board_of(members, place.name), rank(), nodes());
     made->all_gather("", deadline);
     return made;
   }

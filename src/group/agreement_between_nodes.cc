@@ -208,7 +208,7 @@ void NodesAgreement::send(const Node& node, const AgreementMessage& message) {
   const auto held = group_.lock();
   try {
     if (!group_.nodes_.reached[rank]) group_.connect({rank});
-    group_.send(rank, GroupState::kAgreement, next_, message.bytes());
+    group_.send(rank, GroupMessage::kAgreement, next_, message.bytes());
   } catch (const Error& error) {
     group_.lost(rank, error.what());
   }
@@ -226,7 +226,7 @@ void NodesAgreement::take_messages(const Answer& answer) {
     if (const auto answered = answer(*message)) {
       const auto held = group_.lock();
       if (!group_.nodes_.reached[from]) group_.connect({from});
-      group_.send(from, GroupState::kAgreement, next_, answered->bytes());
+      group_.send(from, GroupMessage::kAgreement, next_, answered->bytes());
     } else {
       take(node_of_[from], *message);
     }

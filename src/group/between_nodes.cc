@@ -129,7 +129,7 @@ void GroupState::reach(const ForwardingTable& forwarding, bool together) {
     if (sends_here && !together) senders.push_back(peer);
   }
   connect(peers);
-  for (const int peer : senders) send(peer, kListens, 0);
+  for (const int peer : senders) send(peer, GroupMessage::kListens, 0);
 }
 
 void GroupState::connect(const std::vector<int>& peers) {
@@ -180,7 +180,7 @@ void GroupState::send_abort(std::uint64_t word) noexcept {
     const auto held = lock();
     for (int peer = 0; peer < size_; ++peer) {
       if (nodes_.reached[peer] && survival_.has(peer))
-        send(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
+        send(peer, GroupMessage::kAbort, word, bytes_of(flags_->slot(rank_).report));
     }
   }
   move_messages();
@@ -192,7 +192,7 @@ void GroupState::send_abort_to_listeners() {
     if (!nodes_.listens[peer] || nodes_.reached[peer]) continue;
     try {
       connect({peer});
-      send(peer, kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
+      send(peer, GroupMessage::kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
     } catch (const std::exception&) {
       nodes_.listens[peer] = false;  // it cannot be told
     }
@@ -217,7 +217,8 @@ bool GroupState::receive_and_send() {
   if (!nodes_.progress.open) return false;
   bool moved = messages_->receive([this](int from, auto message) { read(from, message); }, losses);
   for (const auto& [peer, why] : losses) lost(peer, why);
-  for (const int peer : std::exchange(nodes_.to_acknowledge, {})) send(peer, kAcknowledgement, 0);
+  for (const int peer : std::exchange(nodes_.to_acknowledge, {}))
+    send(peer, GroupMessage::kAcknowledgement, 0);
   survival_.messages().answer_late_ranks(*this);
   for (const auto& [number, channel] : nodes_.channels) {
     if (!survival_.messages().begun()) break;
@@ -240,10 +241,11 @@ void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
     return;
   }
   switch (head.kind) {
-    case kBarrier: read_barrier(from, head.number, reader.rest()); break;
-    case kAbort: read_abort(from, head.number, reader.rest()); break;
-    case kAcknowledgement: nodes_.acknowledged[from] = true; break;
-    case kListens: nodes_.listens[from] = true; break;
+    case GroupMessage::kBarrier: read_barrier(from, head.number, reader.rest()); break;
+    case GroupMessage::kAbort: read_abort(from, head.number, reader.rest()); break;
+    case GroupMessage::kAcknowledgement: nodes_.acknowledged[from] = true; break;
+    case GroupMessage::kListens: nodes_.listens[from] = true; break;
+    case GroupMessage::kMeeting: flags_->set_meeting(from, as_text(reader.rest())); break;
     default: break;
   }
 }
@@ -325,7 +327,7 @@ void GroupState::linger() noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     // Acquire: partner: read_abort(), which acknowledges.
     if (nodes_.reached[peer] && !nodes_.farewell[peer].load(std::memory_order_acquire))
-      send(peer, kAcknowledgement, 0);
+      send(peer, GroupMessage::kAcknowledgement, 0);
   }
 }
 

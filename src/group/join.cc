@@ -24,8 +24,6 @@ std::string named(const std::string& base, const GroupOptions& options) {
   return options.name.empty() ? base : base + "/" + options.name;
 }
 
-constexpr int kMostPort = 65535;
-
 // Writes a text into a field of a record, as all-gathers need records of one size. Zeros follow.
 template <std::size_t kBytes>
 void put(char (&field)[kBytes], const std::string& text) {

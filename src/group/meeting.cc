@@ -1,10 +1,22 @@
 // How the ranks of a view meet in calls that make objects, or that let others join.
-#include <functional>
+#include <fmt/format.h>
 
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "bootstrap/agree.h"
 #include "group/state.h"
 #include "group/survival.h"
 
 namespace ferry::internal {
+
+namespace {
+
+// The time between two looks for the address of a meeting.
+constexpr int kLookUs = 200;
+
+}  // namespace
 
 // While this rank waits there, it moves messages between nodes and checks whether the group is
 // broken. If the wait fails, the rendezvous only knows that a connection ended. So an error that a
@@ -25,6 +37,33 @@ void meet_in_view(GroupState& group, const Deadline& by,
     if (said.ok()) look();
     if (error.code() != Code::kPeerLost) throw;
     throw absence(group, error);
+  }
+}
+
+// The members of a node find the text in its memory, as if the lowest member had written it there.
+std::string ViewMessages::pass_on_meeting(GroupState& group, const std::string& mine,
+                                          const Deadline& by) {
+  const View& view = group.view();
+  SharedFlags& flags = *group.flags_;
+  const int lowest = view.members[0], rank = group.rank();
+  if (rank == lowest) {
+    flags.set_meeting(rank, mine);
+    for (const ForwardingTable::Mate& mate : group.forwarding().mates)
+      group.send(mate.rank, GroupMessage::kMeeting, view.number, std::as_bytes(std::span(mine)));
+  }
+  while (true) {
+    if (const auto text = flags.meeting(lowest)) return *text;
+    by.look([](const Error& why) { throw why; });
+    if (by.passed()) {
+      throw ended(by, rank,
+                  {Code::kTimeout,
+                   fmt::format("{} did not say where the members of view {} meet before the "
+                               "deadline of rank {}",
+                               group.name_of(lowest), view.number, rank),
+                   lowest});
+    }
+    group.progress();
+    group.messages().sleep(kLookUs);
   }
 }
 

@@ -7,9 +7,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "bootstrap/rendezvous.h"
@@ -24,7 +27,9 @@ namespace ferry::internal {
 // `report` says why the rank gave up, and is published by its abort word.
 struct alignas(128) GroupSlot {
   static constexpr std::size_t kReportBytes = 512;
-  static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // bytes of a piece
+  static constexpr std::size_t kMeetingBytes = MeetingPlace::kMostBytes + 1;  // ends with a zero
+  static constexpr std::size_t kBytes =
+      (4096 - 128 - kReportBytes) / 2 - kMeetingBytes;  // bytes of a piece
   std::atomic<std::uint64_t> barrier;
   std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
   std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
@@ -39,7 +44,10 @@ struct alignas(128) GroupSlot {
   // on the next view (agreement_between_nodes.cc). Its speaker writes them.
   std::atomic<std::uint64_t> promised, accepted, decided;
   std::atomic<std::uint64_t> proposed[2];  // Seat of this rank in an accepted or decided view
+  // The last view in which this rank said where its members meet. `meetings` [view % 2] says it.
+  std::atomic<std::uint64_t> meets_in;
   alignas(128) char report[kReportBytes];
+  char meetings[2][kMeetingBytes];
   std::byte pieces[2][kBytes];
 
   // The data that a rank gathers with the barrier of this number. No rank overwrites it before all
@@ -149,6 +157,21 @@ class SharedFlags {
   }
   void set_unmet(int rank, std::uint64_t word) noexcept {
     slots_[rank].unmet.store(least_abort_word() | word, std::memory_order_relaxed);
+  }
+
+  // Where the members of this view meet, as `rank` has said; nothing: it has not. A rank writes the
+  // place of the view after the next when all members have left this one.
+  // Acquire: the text. Partner: set_meeting().
+  std::optional<std::string> meeting(int rank) const {
+    const GroupSlot& slot = slots_[rank];
+    if (slot.meets_in.load(std::memory_order_acquire) != view_) return std::nullopt;
+    const char* const text = slot.meetings[view_ % 2];
+    return std::string(text, strnlen(text, GroupSlot::kMeetingBytes));
+  }
+  void set_meeting(int rank, std::string_view text) noexcept {
+    char(&place)[GroupSlot::kMeetingBytes] = slots_[rank].meetings[view_ % 2];
+    place[text.copy(place, sizeof place - 1)] = 0;
+    slots_[rank].meets_in.store(view_, std::memory_order_release);  // partner: meeting()
   }
 
   // Decides the seat of a rank in a view, unless it is decided. Returns the seat.

@@ -156,7 +156,7 @@ Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noex
   raise(flags_->slot(rank_).barrier, number);
   ring();
   for (const ForwardingTable::Mate& mate : nodes_.forwarding.mates)
-    send(mate.rank, kBarrier, number, piece);
+    send(mate.rank, GroupMessage::kBarrier, number, piece);
   const Await arrival{.operation = "barrier",
                       .number = number,
                       .phase = "arrival",

@@ -45,6 +45,19 @@ struct MessageHead {
 };
 static_assert(Topology::kMostRanks <= 65536);
 
+// The kinds of messages of a group.
+struct GroupMessage {
+  enum : std::uint8_t {
+    kBarrier,
+    kAbort,
+    kAcknowledgement,
+    kListens,
+    kBeginsView,  // later messages of this rank are of that view (view_messages.h)
+    kAgreement,
+    kMeeting  // where the members of this view meet (meeting.cc)
+  };
+};
+
 // A message that has come; valid while it is read.
 struct InMessage {
   int from;
@@ -201,8 +214,6 @@ class GroupState {
   void log(LogLevel level, const std::string& text) const noexcept;
 
  private:
-  enum : std::uint8_t { kBarrier, kAbort, kAcknowledgement, kListens, kBeginsView, kAgreement };
-
   bool receive_and_send();
   void read(int from, std::span<const std::byte> message, bool kept = false);
   void read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece);

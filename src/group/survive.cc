@@ -183,9 +183,13 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
     by.look([](const Error& why) { throw why; });
     require_ok(ViewChange::find_absence(group, ViewChange::find_loss(group)));
   };
+  const Deadline looking = by.looking(look);
+  const MeetingPlace where{.name = fmt::format("{:016x} {}", id, view.number),
+                           .pass_on = [&](const std::string& mine) {
+                             return ViewMessages::pass_on_meeting(group, mine, looking);
+                           }};
   try {
-    place = group.rendezvous().among(view.members, fmt::format("{:016x} {}", id, view.number),
-                                     by.looking(look));
+    place = group.rendezvous().among(view.members, where, looking);
   } catch (const Error& error) {
     failure = error;
     ViewChange::tell_absence(group, error);

@@ -27,12 +27,12 @@ bool ViewMessages::unreachable(const GroupState& group, int rank) noexcept {
 bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& head,
                               std::span<const std::byte> message) {
   const bool of_group = head.channel == 0;
-  if (of_group && head.kind == GroupState::kListens) return true;
-  if (of_group && head.kind == GroupState::kBeginsView) {
+  if (of_group && head.kind == GroupMessage::kListens) return true;
+  if (of_group && head.kind == GroupMessage::kBeginsView) {
     sends_[from] = std::max(sends_[from], head.number);
     return false;
   }
-  if (of_group && head.kind == GroupState::kAgreement) {
+  if (of_group && head.kind == GroupMessage::kAgreement) {
     const std::span<const std::byte> body = message.subspan(sizeof head);
     if (agreement_.size() < kMostOfAgreement)
       agreement_.push_back({head.number, from, {body.begin(), body.end()}});
@@ -40,10 +40,10 @@ bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& he
   }
   const std::uint64_t view = sends_[from];
   if (view == reading_ && begun_) return true;
-  if (view >= reading_ && of_group && head.kind == GroupState::kAcknowledgement) return true;
+  if (view >= reading_ && of_group && head.kind == GroupMessage::kAcknowledgement) return true;
   if (view >= reading_) kept_.push_back({view, from, {message.begin(), message.end()}});
   // A rank that leaves says so in the view that it is in.
-  if (view < reading_ && of_group && head.kind == GroupState::kAbort &&
+  if (view < reading_ && of_group && head.kind == GroupMessage::kAbort &&
       AbortWord::is_one(head.number, group.size()) &&
       AbortWord::code(head.number) == Code::kClosed) {
     if (group.nodes_.reached[from]) group.nodes_.to_acknowledge.push_back(from);
@@ -54,7 +54,7 @@ bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& he
 
 void ViewMessages::send_view(GroupState& group, const std::vector<int>& peers) const {
   if (!begun_ || reading_ == 1) return;
-  for (const int peer : peers) group.send(peer, GroupState::kBeginsView, reading_);
+  for (const int peer : peers) group.send(peer, GroupMessage::kBeginsView, reading_);
 }
 
 std::vector<ViewMessages::Kept> ViewMessages::take_agreement() {
@@ -70,7 +70,7 @@ void ViewMessages::answer_late_ranks(GroupState& group) {
     }
     if (!AgreementMessage::asks(asked.message)) continue;
     if (!group.nodes_.reached[asked.from]) group.connect({asked.from});
-    group.send(asked.from, GroupState::kAgreement, asked.view, decided->second);
+    group.send(asked.from, GroupMessage::kAgreement, asked.view, decided->second);
   }
 }
 
@@ -99,7 +99,7 @@ std::optional<Error> ViewMessages::begin_links(GroupState& group, const View& vi
     if (group.here(peer)) continue;
     if (!is_member[peer]) group.messages().disregard(peer);
     if (is_member[peer] && nodes.reached[peer])
-      group.send(peer, GroupState::kBeginsView, view.number);
+      group.send(peer, GroupMessage::kBeginsView, view.number);
   }
   return failure;
 }

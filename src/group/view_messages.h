@@ -8,8 +8,10 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "ferry/group.h"
 #include "ferry/status.h"
 
@@ -45,6 +47,11 @@ class ViewMessages {
   // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided
   // it may have died before it told all.
   void answer_late_ranks(GroupState& group);
+
+  // Collective among the members of this view: the lowest one says where they meet. Returns what it
+  // says. Throws Error. (meeting.cc)
+  static std::string pass_on_meeting(GroupState& group, const std::string& mine,
+                                     const Deadline& by);
 
   // These take the lock.
   // This rank comes to the next view: from now on it stores nothing for the last one, and reads no

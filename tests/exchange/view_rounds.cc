@@ -41,6 +41,12 @@ Scenario scenario_of_sets(int num_ranks, const ExchangeConfig& config, std::uint
   return scenario;
 }
 
+Scenario scenario_among(int num_ranks, ExchangeConfig config, const std::vector<int>& members,
+                        std::uint64_t seed) {
+  config.expert_ranks = members;
+  return scenario_of_sets(num_ranks, config, seed);
+}
+
 Status play_view(const Group& group, Seat& seat) {
   const int set = set_of(group.view());
   DispatchCall dispatch = seat.dispatch_call(set);

@@ -17,7 +17,7 @@
 namespace ferry::internal {
 namespace {
 
-constexpr std::uint8_t kAcknowledgement = 2;  // as in GroupState
+constexpr std::uint8_t kAcknowledgement = 2;  // as in GroupMessage
 
 // Counts the acknowledgements that are sent.
 class CountingTransport final : public test::PassingTransport {

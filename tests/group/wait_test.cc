@@ -32,9 +32,9 @@ class ScriptedRendezvous final : public Rendezvous {
   bool alive(int peer) noexcept override { return script ? script(peer) : true; }
   int kill(int peer) noexcept override { return inner_->kill(peer); }
   int pid(int peer) const noexcept override { return inner_->pid(peer); }
-  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const std::string& name,
+  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const MeetingPlace& place,
                                     Deadline deadline) override {
-    return inner_->among(members, name, deadline);
+    return inner_->among(members, place, deadline);
   }
   bool admits() const noexcept override { return false; }
   std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission& admission,

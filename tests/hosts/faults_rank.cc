@@ -2,10 +2,12 @@
 // with the oracle, and prints how that ended.
 //   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
 // With FERRY_TEST_SURVIVE it plays until an error, calls survive(), plays ROUNDS rounds of the
-// ranks of view 2, and prints their set, as bits. With a place to stop at it prints "stopped" there
-// and goes on with the next line of its input. SIGINT interrupts its waits, as Ctrl-C does in
-// Python. What it prints last is "end CODE CULPRIT MESSAGE". With FERRY_TEST_CHILD it forks a child
-// that outlives the rank, and lives as long as its host.
+// ranks of view 2 with that exchange and with another one, made in that view, then all collectives,
+// and prints the ranks, as bits. FERRY_TEST_LATER_PORTS: UCX_TCP_PORT_RANGE in those views. With a
+// place to stop at it prints "stopped" there and goes on with the next line of its input. SIGINT
+// interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
+// MESSAGE". With FERRY_TEST_CHILD it forks a child that outlives the rank, and lives as long as its
+// host.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,7 +17,9 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
+#include "exchange/view_collectives.h"
 #include "exchange/view_rounds.h"
 
 namespace ferry::test {
@@ -87,16 +91,41 @@ void fork_child() {
   for (;;) pause();
 }
 
+// In a later view: with the first exchange, with another one and with collectives of that view.
+Status play_later_view(Group& group, Seat& first, const Plan& plan) {
+  const std::vector<int>& members = group.view().members;
+  const Scenario scenario = scenario_among(kRanks, config_of(plan), members, 43);
+  Seat second(group, scenario);
+  for (int i = 0; i < plan.rounds; ++i) {
+    for (Seat* const seat : {&first, &second})
+      if (Status status = play_view(group, *seat); !status.ok()) return status;
+  }
+  int lost = 0;
+  while (std::ranges::count(members, lost)) ++lost;
+  require_collectives(group, lost);
+  return group.barrier();
+}
+
+// Ranks that are killed together may be lost in two views.
 Status play_views(Group& group, const Plan& plan) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
   Seat seat(group, scenario);
   std::cout << "stopped" << std::endl;
-  static_cast<void>(play_until_error(group, seat));
-  if (Status status = group.survive(); !status.ok()) return status;
-  for (int i = 0; i < plan.rounds; ++i)
-    if (Status status = play_view(group, seat); !status.ok()) return status;
-  std::cout << "view " << set_of(group.view()) << std::endl;
-  return group.barrier();
+  Status status = play_until_error(group, seat);
+  while (status.code() == Code::kPeerLost || status.code() == Code::kBroken) {
+    if (Status survived = group.survive(); !survived.ok()) return survived;
+    if (const char* const ports = std::getenv("FERRY_TEST_LATER_PORTS"))
+      setenv("UCX_TCP_PORT_RANGE", ports, 1);
+    try {
+      status = play_later_view(group, seat, plan);
+    } catch (const Error& error) {
+      const Status usable = group.barrier();
+      status = {error.code(), std::string(error.what()) + (usable.ok() ? "; usable" : ""),
+                error.culprit()};
+    }
+  }
+  if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
+  return status;
 }
 
 Status play(const Plan& plan) {

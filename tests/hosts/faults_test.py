@@ -33,9 +33,12 @@ class Rank:
     """A process on its host; what it says, and when it ended."""
 
     more = {}  # variables of its environment
+    host_of = HOST_OF
+    holds = ()  # a command beside the ranks of host a
+    blocked = ""  # what its firewall drops
 
     def __init__(self, bench, rank, *arguments):
-        self.name = HOST_OF[rank]
+        self.name = self.host_of[rank]
         variables = {"FERRY_ADDR": "tcp://a:4711", "FERRY_RANK": rank, "FERRY_SIZE": SIZE,
                      "FERRY_SECRET": "a secret of this test", "FERRY_TEST_NODES": 2, **self.more}
         words = ["env", *[f"{name}={value}" for name, value in variables.items()], PROGRAM, *map(str, arguments)]
@@ -237,14 +240,21 @@ class RankIsKilled(Faults):
 
 
 class Survival(Faults):
-    """The ranks that are left call survive(), and play rounds with results that are right."""
+    """The ranks that are left call survive(), and play rounds with results that are right: with the exchange that they
+    have, and with another one and collectives, which they make anew."""
 
     def setUp(self):
         Rank.more = {"FERRY_TEST_SURVIVE": 1}
         self.addCleanup(setattr, Rank, "more", {})
+        self.addCleanup(setattr, Rank, "host_of", HOST_OF)
 
-    def kill(self, *victims):
-        self.start(LONG_S, FEW, 20)
+    def kill(self, *victims, hosts=2, deadline_s=LONG_S):
+        """What the others say."""
+        self.start(deadline_s, FEW, 20, hosts=hosts)
+        if Rank.blocked:
+            self.bench.firewall("a", Rank.blocked)
+        if Rank.holds:
+            self.addCleanup(self.close, subprocess.Popen(self.bench.command("a", *Rank.holds)))
         for rank in self.ranks.values():
             line = rank.process.stdout.readline()
             self.assertEqual(line, "stopped\n", None if line else rank.process.stderr.read())
@@ -260,21 +270,49 @@ class Survival(Faults):
         self.expect_nothing_left()
         return ends
 
+    def expect_go_on(self, *victims, **options):
+        left = set(range(SIZE)) - set(victims)
+        for rank, said in self.kill(*victims, **options).items():
+            self.assertIn(f"view {sum(1 << one for one in left)}\nend ok", said, rank)
+
     def test_one_rank_is_killed(self):
         for victim in range(SIZE):
             with self.subTest(victim=victim):
-                for rank, said in self.kill(victim).items():
-                    self.assertIn(f"view {15 & ~(1 << victim)}\nend ok", said, rank)
+                self.expect_go_on(victim)
 
     def test_one_rank_of_each_host_is_killed(self):
-        for rank, said in self.kill(1, 2).items():
-            self.assertRegex(said, r"view 9\nend ok|end peer_lost", rank)  # or in view 2 already
+        self.expect_go_on(1, 2)
 
     def test_a_whole_host_is_killed(self):
-        for rank, said in self.kill(2, 3).items():
-            self.assertRegex(said, r"view 3\nend ok|end peer_lost", rank)
+        self.expect_go_on(2, 3)
         for rank, said in self.kill(0, 1).items():
             self.assertRegex(said, r"end (peer_lost|broken)", rank)
+
+    def test_the_whole_host_of_rank_0_is_killed(self):
+        """Ranks 1 to 3 are of two other hosts."""
+        Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}
+        self.expect_go_on(0, hosts=3)
+
+    def test_ports_are_those_that_ucx_may_use(self):
+        Rank.more["UCX_TCP_PORT_RANGE"] = "4800-4899"
+        self.expect_go_on(0)
+
+    def test_the_port_cannot_be_reached(self):
+        """The rank that cannot reach it is named at the deadline, and the group stays usable."""
+        Rank.host_of = "abcc"
+        Rank.more = {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3, "FERRY_TEST_LATER_PORTS": "4998-4998"}
+        Rank.blocked = f"ip saddr {hosts.address(2)} tcp dport 4998 drop"
+        self.addCleanup(setattr, Rank, "blocked", "")
+        for rank, said in self.kill(2, hosts=3, deadline_s=10).items():
+            self.assertRegex(said, rf"end timeout {0 if rank == 3 else 3} .*4998.*; usable", rank)
+
+    def test_no_port_is_free(self):
+        """The rank that would listen is named to all, and the group stays usable."""
+        Rank.more["FERRY_TEST_LATER_PORTS"] = "4998-4998"
+        Rank.holds = "python3", "-c", "import socket, time; held = socket.create_server(('', 4998)); time.sleep(60)"
+        self.addCleanup(setattr, Rank, "holds", ())
+        for rank, said in self.kill(0).items():
+            self.assertRegex(said, r"end system 1 .*UCX_TCP_PORT_RANGE=4998-4998.*; usable", rank)
 
 
 class Loss(Faults):

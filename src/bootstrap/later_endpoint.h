@@ -1,0 +1,25 @@
+// The endpoint at which the members of a later view of several hosts meet. The host of the first
+// meeting may be lost, so the lowest member of the view listens at a port of its own host. Its
+// address reaches the others by the links between nodes.
+#pragma once
+
+#include <string>
+
+#include "bootstrap/endpoint.h"
+#include "bootstrap/rendezvous.h"
+
+namespace ferry::internal {
+
+// Collective. `first`: the endpoint of the first meeting, for its secret and interfaces. `lowest`:
+// the member that listens, at a port that UCX may use too (UCX_TCP_PORT_RANGE): those must be open
+// between the hosts. `reached`: the address of this host by which it is connected to other ranks;
+// the others try it first. Throws Error that names `lowest` if it cannot listen.
+Endpoint later_endpoint(const TcpEndpoint& first, int lowest, int rank, const std::string& reached,
+                        const MeetingPlace& place);
+
+// The text that the lowest member passes on: "40123 10.0.0.1,10.1.0.1", or why there is no port.
+std::string meeting_text(const TcpAddress& address);
+// Throws Error: kSystem with the reason of `lowest`, or kMismatch if the text is no address.
+TcpAddress meeting_address_in(const std::string& text, int lowest);
+
+}  // namespace ferry::internal
