@@ -47,13 +47,14 @@ def register() -> None:
 def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, tuple[int, ...]]:
     """Goes on without the ranks that died or left. Collective among the others; returns (number of view, its ranks).
 
-    `group`: a process group of ferry on one host, by default that of all ranks. Ranks and the size of the group stay
-    as they were. Later calls run among the ranks of the view: the tensors of a lost rank are not sent and have no
-    defined contents when received, sums and means are those of the others, and a lost rank cannot be a root or a peer.
-    Works in flight end first, at once if the group is broken, else each at its own deadline. Numbers of operations
-    begin anew. `timeout` (None: that of the group), counted from the call, bounds the meeting of the ranks and the
-    memory of the new view. Raises Timeout with the number of a rank that is alive and has not come by then. The call
-    may be repeated after an error, and no other call of the group be made before.
+    `group`: a process group of ferry, by default that of all ranks. Ranks and the size of the group stay as they were.
+    Between hosts, the ranks that go on must be more than half of all, or half with the lowest one. Later calls run
+    among the ranks of the view: the tensors of a lost rank are not sent and have no defined contents when received,
+    sums and means are those of the others, and a lost rank cannot be a root or a peer. Works in flight end first, at
+    once if the group is broken, else each at its own deadline. Numbers of operations begin anew. `timeout` (None: that
+    of the group), counted from the call, bounds the meeting of the ranks and the memory of the new view. Raises Timeout
+    with the number of a rank that is alive and has not come by then. The call may be repeated after an error, and no
+    other call of the group be made before.
     """
     return _backend_of(group, "survive").survive(timeout)
 
