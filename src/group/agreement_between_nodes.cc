@@ -14,8 +14,8 @@ namespace ferry::internal {
 
 namespace {
 
-// A message that has no answer is sent again after this time, and a ballot that was refused is
-// followed by another one after it.
+// A message that has no answer is sent again after this time, or at once when it goes to another
+// rank of the node than before. A ballot that was refused is followed by another one after it.
 constexpr std::int64_t kAgainNs = 20'000'000;
 
 // A ballot has the view, the number of the attempt and the rank that proposes. So ballots of
@@ -136,9 +136,10 @@ Status NodesAgreement::step() {
   if (decided() || speaker() != group_.rank()) return {};
   if (proposer() == mine_) return propose();
   phase_ = Phase::kIdle;
-  if (now_ns() < send_ns_) return {};
+  Node& asked = nodes_[proposer()];
+  if (now_ns() < send_ns_ && asked.sent_to == reachable(asked)) return {};
   send_ns_ = now_ns() + kAgainNs;
-  send(nodes_[proposer()], {.what = What::kHere});
+  send(asked, {.what = What::kHere});
   return {};
 }
 
@@ -152,14 +153,14 @@ Status NodesAgreement::propose() {
   } else if (phase_ == Phase::kAccepting && enough(vote)) {
     decide(proposal_.members);
     proposal_.what = What::kDecided;
-    for (const Node& node : nodes_) send(node, proposal_);
+    for (Node& node : nodes_) send(node, proposal_);
     return {};
   }
-  if (now_ns() < send_ns_) return {};
-  send_ns_ = now_ns() + kAgainNs;
+  const bool again = now_ns() >= send_ns_;
+  if (again) send_ns_ = now_ns() + kAgainNs;
   const auto awaited = phase_ == Phase::kPreparing ? &Node::promised : &Node::accepted;
-  for (const Node& node : nodes_)
-    if (!(node.*awaited)) send(node, proposal_);
+  for (Node& node : nodes_)
+    if (!(node.*awaited) && (again || node.sent_to != reachable(node))) send(node, proposal_);
   return {};
 }
 
@@ -202,9 +203,10 @@ void NodesAgreement::choose() {
   take(mine_, *reply(proposal_));
 }
 
-void NodesAgreement::send(const Node& node, const AgreementMessage& message) {
+void NodesAgreement::send(Node& node, const AgreementMessage& message) {
   const int rank = reachable(node);
   if (rank < 0 || &node == &nodes_[mine_]) return;
+  node.sent_to = rank;
   const auto held = group_.lock();
   try {
     if (!group_.nodes_.reached[rank]) group_.connect({rank});

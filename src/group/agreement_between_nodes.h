@@ -55,6 +55,7 @@ class NodesAgreement {
     bool promised = false, accepted = false;
     AgreementMessage promise = {};
     std::vector<std::int32_t> waits = {};  // for these ranks, as it has said last
+    int sent_to = -1;                      // the rank to which the last message went
   };
 
   GroupSlot& slot() const noexcept;
@@ -66,7 +67,7 @@ class NodesAgreement {
   Status propose();
   void begin_ballot();
   void choose();
-  void send(const Node& node, const AgreementMessage& message);
+  void send(Node& node, const AgreementMessage& message);
   using Answer = std::function<std::optional<AgreementMessage>(const AgreementMessage& asked)>;
   void take_messages(const Answer& answer);
   void take(std::size_t node, const AgreementMessage& message);

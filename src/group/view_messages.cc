@@ -9,13 +9,6 @@
 
 namespace ferry::internal {
 
-namespace {
-
-// Ranks send a message of the agreement again until it is answered, so some may be dropped.
-constexpr std::size_t kMostOfAgreement = 4096;
-
-}  // namespace
-
 bool ViewMessages::unreachable(const GroupState& group, int rank) noexcept {
   const BetweenNodes& nodes = group.nodes_;
   return nodes.lost[rank].load(std::memory_order_acquire) ||    // partner: lost()
@@ -33,9 +26,7 @@ bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& he
     return false;
   }
   if (of_group && head.kind == GroupMessage::kAgreement) {
-    const std::span<const std::byte> body = message.subspan(sizeof head);
-    if (agreement_.size() < kMostOfAgreement)
-      agreement_.push_back({head.number, from, {body.begin(), body.end()}});
+    keep_of_agreement({head.number, from, {message.begin() + sizeof head, message.end()}});
     return false;
   }
   const std::uint64_t view = sends_[from];
@@ -52,6 +43,18 @@ bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& he
   return false;
 }
 
+// A rank sends its last message of a kind again until it is answered, so the earlier ones may be
+// dropped.
+void ViewMessages::keep_of_agreement(Kept message) {
+  const auto begin = [](const Kept& one) {
+    return std::span(one.message).first(!one.message.empty());
+  };
+  std::erase_if(agreement_, [&](const Kept& earlier) {
+    return earlier.from == message.from && std::ranges::equal(begin(earlier), begin(message));
+  });
+  agreement_.push_back(std::move(message));
+}
+
 void ViewMessages::send_view(GroupState& group, const std::vector<int>& peers) const {
   if (!begun_ || reading_ == 1) return;
   for (const int peer : peers) group.send(peer, GroupMessage::kBeginsView, reading_);
@@ -65,7 +68,7 @@ void ViewMessages::answer_late_ranks(GroupState& group) {
   for (Kept& asked : take_agreement()) {
     const auto decided = decided_.find(asked.view);
     if (decided == decided_.end()) {
-      if (!begun_ && asked.view == reading_) agreement_.push_back(std::move(asked));
+      if (asked.view >= reading_) agreement_.push_back(std::move(asked));
       continue;
     }
     if (!AgreementMessage::asks(asked.message)) continue;

@@ -64,10 +64,13 @@ class ViewMessages {
   void begin(GroupState& group, std::uint64_t view, std::vector<std::byte> decided) noexcept;
 
  private:
+  void keep_of_agreement(Kept message);
+
   std::uint64_t reading_ = 1;         // messages of this view are read
   bool begun_ = true;                 // false: they are kept until the view begins
   std::vector<std::uint64_t> sends_;  // [ranks] the view of the messages that now come from it
   std::vector<Kept> kept_;            // in order of arrival
+  // At most one of a rank and a kind, also of a view to which this rank has not come yet.
   std::vector<Kept> agreement_;
   std::map<std::uint64_t, std::vector<std::byte>>
       decided_;  // by view: the text that says its ranks

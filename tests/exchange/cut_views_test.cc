@@ -2,8 +2,10 @@
 // view, the other one is refused. Never do both go on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "network/passing_transport.h"
 #include "victim.h"
 #include "view_rounds.h"
@@ -128,6 +131,28 @@ INSTANTIATE_TEST_SUITE_P(Nodes, CutViews,
                          [](const testing::TestParamInfo<Cut>& info) {
                            return std::string(info.param.name);
                          });
+
+// Rank 1 reads the first message of the agreement before it comes itself. It answers when it comes,
+// and does not wait until the message is sent again, 20 ms after the first time.
+TEST(LateNode, AnswersWhatItHasKept) {
+  setenv("FERRY_TEST_NODES", "2", 1);
+  setenv("FERRY_PROGRESS", "thread", 1);
+  std::int64_t shortest_ns = 1'000'000'000;
+  run_ranks(Mode::kThreads, 2, [&](Group group) {
+    for (std::uint64_t view = 2; view < 12; ++view) {
+      require_ok(group.barrier(), "barrier");
+      while (group.rank() == 1 && group.usable()) std::this_thread::yield();
+      if (group.rank() == 1) nap(5);
+      const std::int64_t began_ns = internal::now_ns();
+      survive(group, view, 3);
+      const std::int64_t took_ns = internal::now_ns() - began_ns;
+      if (group.rank() == 1) shortest_ns = std::min(shortest_ns, took_ns);
+    }
+  });
+  unsetenv("FERRY_PROGRESS");
+  unsetenv("FERRY_TEST_NODES");
+  EXPECT_LT(shortest_ns, 8'000'000);
+}
 
 }  // namespace
 }  // namespace ferry::test

@@ -112,7 +112,7 @@ Status play_views(Group& group, const Plan& plan) {
   Seat seat(group, scenario);
   std::cout << "stopped" << std::endl;
   Status status = play_until_error(group, seat);
-  while (status.code() == Code::kPeerLost || status.code() == Code::kBroken) {
+  while (status.code() == Code::kPeerLost || !group.usable()) {
     if (Status survived = group.survive(); !survived.ok()) return survived;
     if (const char* const ports = std::getenv("FERRY_TEST_LATER_PORTS"))
       setenv("UCX_TCP_PORT_RANGE", ports, 1);
