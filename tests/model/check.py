@@ -43,7 +43,15 @@ VIEWS = {"views": (3, 2, 2), "views-later": (3, 3, 1)}
 # The same of admission.pml: (attempts, deaths).
 ADMISSIONS = {"admission": (2, 1), "admission-later": (3, 1)}
 
-DEEP = {"halves", "sparse", "copies", "death", "views-later", "admission-later"}  # millions of states
+# The same of agreement.pml: (ranks of each node, ballots, deaths).
+AGREEMENTS = {
+    "agreement": ((2, 1, 1), 3, 1),
+    "agreement-majority": ((1, 2, 2), 3, 2),
+    "agreement-later": ((2, 2, 1), 4, 1),
+}
+
+# Millions of states.
+DEEP = {"halves", "sparse", "copies", "death", "views-later", "admission-later", "agreement-later"}
 
 # How a model fails: in words, and in Spin's.
 HANG = ("a rank waits forever", "invalid end state")
@@ -61,6 +69,7 @@ LEFT_BEHIND = ("a rank that lives is left behind", r"seat\[")
 OLD_WORD = ("a word of an earlier view ends a call", r"abort\[")
 TWO_PLAY = ("two processes play one rank", r"begun")
 FLAG = ("a flag of a living rank is overwritten", r"flag==")
+TWO_VIEWS = ("two views with one number are decided", r"outcome==")
 NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
 
 # guard removed: (configuration it fails in, how, what it is)
@@ -131,6 +140,19 @@ ADMISSION_MUTANTS = {
     "NO_CLEARING_BY_THE_COORDINATOR": (FLAG, "a process that comes back clears its flags itself"),
 }
 
+AGREEMENT_MUTANTS = {
+    "HALF_IS_ENOUGH": "nodes with half of the votes go on, whichever they are",
+    "ANY_PART_IS_ENOUGH": "nodes go on however few votes they have",
+    "ONE_ACCEPTANCE_DECIDES": "a view is decided when one node has accepted it",
+    "OLDER_BALLOTS_COUNT": "a node that has promised a ballot takes an earlier one",
+    "WHAT_WAS_ACCEPTED_DOES_NOT_COUNT": "a proposer proposes the nodes that it reaches, whatever they had accepted",
+    "FIRST_ACCEPTED_COUNTS": "and not the last of what they had accepted",
+    "PROMISES_END_WITH_THEIR_SPEAKER": "the next rank of a node does not know what it promised",
+    "ACCEPTANCES_END_WITH_THEIR_SPEAKER": "nor what it accepted",
+    "BALLOTS_ARE_FORGOTTEN": "the next rank of a node begins with the first ballot",
+    "WRITTEN_OVER": "what is accepted is written over what was accepted before",
+}
+
 
 def settings_of(name):
     ranks, depth, epochs, others = CONFIGURATIONS[name]
@@ -139,6 +161,10 @@ def settings_of(name):
         key, _, value = word.partition("=")
         settings[key] = value or 1
     return settings
+
+
+def agreement_of(votes, ballots, deaths):
+    return {"V0": votes[0], "V1": votes[1], "V2": votes[2], "BALLOTS": ballots, "DEATHS": deaths}
 
 
 class Result:
@@ -187,6 +213,9 @@ def all_checks():
     for name, (attempts, deaths) in ADMISSIONS.items():
         what = f"2 members, 2 that come, {attempts} attempts, up to {deaths} deaths"
         yield name, "admission.pml", {"ATTEMPTS": attempts, "DEATHS": deaths}, None, what
+    for name, (votes, ballots, deaths) in AGREEMENTS.items():
+        what = f"nodes of {votes} ranks, {ballots} ballots, up to {deaths} deaths of speakers"
+        yield name, "agreement.pml", agreement_of(votes, ballots, deaths), None, what
     yield "sleep", "sleep.pml", {}, None, "2 peers wake a sleeper twice"
     for guard, (name, expected, what, *more) in MUTANTS.items():
         settings = settings_of(name)
@@ -197,6 +226,9 @@ def all_checks():
         yield guard, "views.pml", settings, expected, f"{what} [views-later]"
     for guard, (expected, what) in ADMISSION_MUTANTS.items():
         yield guard, "admission.pml", {"ATTEMPTS": 2, "DEATHS": 1, guard: 1}, expected, f"{what} [admission]"
+    for guard, what in AGREEMENT_MUTANTS.items():
+        settings = {**agreement_of(*AGREEMENTS["agreement"]), guard: 1}
+        yield guard, "agreement.pml", settings, TWO_VIEWS, f"{what} [agreement]"
     for guard, what in SLEEP_MUTANTS.items():
         yield guard, "sleep.pml", {guard: 1}, HANG, f"{what} [sleep]"
 
