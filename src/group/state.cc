@@ -104,7 +104,8 @@ void GroupState::leave() noexcept {
   flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
   flags_->set_left(rank_);
   ring();
-  send_abort(flags_->abort(rank_));
+  // Ranks of other nodes had an earlier word of this rank when it gave up.
+  send_abort(AbortWord::make(Code::kClosed, rank_));
   if (messages_) linger();
 }
 
