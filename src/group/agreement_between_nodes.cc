@@ -1,10 +1,6 @@
 #include "group/agreement_between_nodes.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/clock.h"
@@ -50,12 +46,6 @@ NodesAgreement::NodesAgreement(GroupState& group, std::uint64_t next)
   mine_ = node_of_[group.rank()];
 }
 
-// The slot of a rank of this node that is the same for all of them, in every view.
-GroupSlot& NodesAgreement::slot() const noexcept {
-  const Topology& topology = group_.topology();
-  return group_.flags_->slot(topology.node_ranks(topology.node_of(group_.rank()))[0]);
-}
-
 // The lowest rank of this node that has come and is alive. Another one follows it only when its
 // process has ended, or when it has left, so a node has one speaker at a time.
 int NodesAgreement::speaker() const noexcept {
@@ -67,33 +57,6 @@ int NodesAgreement::speaker() const noexcept {
       return rank;
   }
   return -1;
-}
-
-// The rank of a node to which messages go, the lowest one that can be reached; -1: none can be.
-int NodesAgreement::reachable(const Node& node) const noexcept {
-  const auto found = std::ranges::find_if(
-      node.ranks, [this](int rank) { return !ViewMessages::unreachable(group_, rank); });
-  return found == node.ranks.end() ? -1 : *found;
-}
-
-std::size_t NodesAgreement::proposer() const noexcept {
-  std::size_t node = 0;
-  while (node != mine_ && reachable(nodes_[node]) < 0) ++node;
-  return node;
-}
-
-bool NodesAgreement::enough(bool Node::*vote) const noexcept {
-  std::size_t votes = 0, all = 0;
-  for (const Node& node : nodes_) {
-    all += node.ranks.size();
-    if (node.*vote) votes += node.ranks.size();
-  }
-  return 2 * votes > all || (2 * votes == all && nodes_[0].*vote);
-}
-
-bool NodesAgreement::all_or_gone(bool Node::*vote) const noexcept {
-  return std::ranges::all_of(nodes_,
-                             [&](const Node& node) { return node.*vote || reachable(node) < 0; });
 }
 
 bool NodesAgreement::decided() const noexcept {
@@ -133,7 +96,9 @@ void NodesAgreement::send_missing(const std::vector<int>& ranks) {
 
 Status NodesAgreement::step() {
   take_messages([this](const AgreementMessage& asked) { return reply(asked); });
-  if (decided() || speaker() != group_.rank()) return {};
+  if (decided()) return {};
+  const int without = outvoted_without(nodes_[mine_]);
+  if (speaker() != group_.rank()) return without < 0 ? Status{} : minority(without);
   if (proposer() == mine_) return propose();
   phase_ = Phase::kIdle;
   Node& asked = nodes_[proposer()];
@@ -147,7 +112,7 @@ Status NodesAgreement::propose() {
   if (phase_ == Phase::kIdle && now_ns() < retry_ns_) return {};
   if (phase_ == Phase::kIdle) begin_ballot();
   const auto vote = phase_ == Phase::kPreparing ? &Node::promised : &Node::accepted;
-  if (all_or_gone(vote) && !enough(vote)) return minority();
+  if (all_or_gone(vote) && !enough(vote)) return give_up();
   if (phase_ == Phase::kPreparing && all_or_gone(vote)) {
     choose();
   } else if (phase_ == Phase::kAccepting && enough(vote)) {
@@ -166,6 +131,7 @@ Status NodesAgreement::propose() {
 
 void NodesAgreement::begin_ballot() {
   phase_ = Phase::kPreparing;
+  slot().outvoted.store(0, std::memory_order_relaxed);  // as a speaker before found it
   // Relaxed: as in reply(). No ballot is used twice: this node has promised its earlier ones.
   const std::uint64_t promised = slot().promised.load(std::memory_order_relaxed);
   if (promised >> kViewShift == next_) round_ = std::max(round_, round_of(promised));
@@ -289,6 +255,7 @@ void NodesAgreement::take(std::size_t node, const AgreementMessage& message) {
       learn(message);
       decide(message.members);
       break;
+    case What::kOutvoted: set_outvoted(nodes_[node], 0); break;
     default: break;
   }
 }
@@ -368,21 +335,6 @@ std::vector<std::byte> NodesAgreement::decision(GroupState& group, const View& v
   message.what = What::kDecided;
   message.members.assign(view.members.begin(), view.members.end());
   return message.bytes();
-}
-
-Status NodesAgreement::minority() const {
-  std::vector<int> gone, left;
-  for (const Node& node : nodes_)
-    std::ranges::copy(node.ranks, std::back_inserter(reachable(node) < 0 ? gone : left));
-  const int culprit = gone.empty() ? group_.rank() : gone[0];
-  return {
-      Code::kPeerLost,
-      fmt::format("survive: no rank of the nodes with ranks {} of view {} can be reached. Ranks "
-                  "{} are not more than half of the view, nor half of it with rank {}, and so "
-                  "they cannot go on: the others might. Make a new group",
-                  fmt::join(gone, ", "), group_.view().number, fmt::join(left, ", "),
-                  group_.view().members[0]),
-      culprit};
 }
 
 }  // namespace ferry::internal

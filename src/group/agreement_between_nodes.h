@@ -8,7 +8,8 @@
 //   - A view is decided when nodes with more than half of the votes have accepted one proposal, or
 //     with exactly half and the lowest rank of the last view. So two different views are never
 //     decided: two such sets of nodes have a node in common.
-//   - A node that can be reached is waited for. One that cannot be is outside.
+//   - A node that can be reached is waited for. One that cannot be is outside. One that finds that
+//     it reaches too few votes gives up and says so; it counts as one that cannot be reached.
 //
 // docs/protocol.md, "Views", has the whole.
 #pragma once
@@ -58,8 +59,14 @@ class NodesAgreement {
     int sent_to = -1;                      // the rank to which the last message went
   };
 
-  GroupSlot& slot() const noexcept;
+  GroupSlot& slot() const noexcept { return slot(nodes_[mine_]); }
+  GroupSlot& slot(const Node& node) const noexcept;
+  // The lowest rank of a node that it could not reach when it gave up; -1: it has not.
+  int outvoted_without(const Node& node) const noexcept;
+  void set_outvoted(const Node& node, int without) noexcept;
+  Status give_up();
   int speaker() const noexcept;
+  int linked(const Node& node) const noexcept;
   int reachable(const Node& node) const noexcept;
   std::size_t proposer() const noexcept;
   bool enough(bool Node::*vote) const noexcept;
@@ -79,7 +86,7 @@ class NodesAgreement {
   void decide(const std::vector<std::int32_t>& members);
   bool has_accepted() const noexcept;
   std::vector<std::int32_t> stored(int half) const;
-  Status minority() const;
+  Status minority(int without) const;
 
   GroupState& group_;
   const std::uint64_t next_;

@@ -47,7 +47,7 @@ std::optional<AgreementMessage> AgreementMessage::read(std::span<const std::byte
                      read_list(reader, message.objects) && reader.done();
   const auto is_rank = [size](std::int64_t rank) { return rank >= 0 && rank < size; };
   const bool good =
-      whole && message.what <= What::kDecided && std::ranges::all_of(message.members, is_rank) &&
+      whole && message.what <= What::kOutvoted && std::ranges::all_of(message.members, is_rank) &&
       std::ranges::all_of(message.seats, [&](const RankSeat& one) { return is_rank(one.rank); }) &&
       std::ranges::all_of(message.objects, [&](const auto& one) { return is_rank(one.rank); });
   return good ? std::optional(std::move(message)) : std::nullopt;

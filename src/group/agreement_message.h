@@ -22,6 +22,7 @@ struct AgreementMessage {
     kAccepted,  // the node has accepted the ballot
     kRefused,   // the node has promised `ballot`, which is later
     kDecided,   // the view has `members`
+    kOutvoted,  // the sender's node reaches too few votes, and takes part no more
   };
   // What a node knows of a rank: whether it has come to the view, and its numbers before it.
   struct RankSeat {

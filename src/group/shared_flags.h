@@ -44,6 +44,9 @@ struct alignas(128) GroupSlot {
   // on the next view (agreement_between_nodes.cc). Its speaker writes them.
   std::atomic<std::uint64_t> promised, accepted, decided;
   std::atomic<std::uint64_t> proposed[2];  // Seat of this rank in an accepted or decided view
+  // Likewise, of every node: the last view for which it reached too few votes, in the upper bits,
+  // and below a rank that it could not reach. Any rank of this node writes it.
+  std::atomic<std::uint64_t> outvoted;
   // The last view in which this rank said where its members meet. `meetings` [view % 2] says it.
   std::atomic<std::uint64_t> meets_in;
   alignas(128) char report[kReportBytes];
