@@ -310,10 +310,11 @@ static void add_plain_combine(const Scenario& scenario, Round& round, Random& ra
   round.combines = {random_combine(config, round, config.hidden, row_type, random)};
 }
 
-Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
+Scenario plain_scenario(const Nodes& nodes, const ExchangeConfig& config, int num_rounds,
                         std::uint64_t seed) {
   Random random(seed);
-  Scenario scenario{seed, num_ranks, test_nodes(num_ranks), true, config, {}};
+  const int num_ranks = static_cast<int>(nodes.of_rank.size());
+  Scenario scenario{seed, num_ranks, nodes, true, config, {}};
   if (scenario.nodes.several() && config.algorithm == Algorithm::kAuto)
     scenario.config.algorithm = Algorithm::kHierarchical;
   for (int i = 0; i < num_rounds; ++i) {
@@ -327,6 +328,11 @@ Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rou
     scenario.rounds.push_back(std::move(round));
   }
   return scenario;
+}
+
+Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
+                        std::uint64_t seed) {
+  return plain_scenario(test_nodes(num_ranks), config, num_rounds, seed);
 }
 
 void route_all_to_first_experts(Scenario& scenario, int round) {

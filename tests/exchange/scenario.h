@@ -73,6 +73,8 @@ Scenario make_scenario(int num_ranks, std::uint64_t seed, const ScenarioLimits& 
 
 // Rounds of max_tokens tokens on every rank, routed evenly at random, one combine each (fp32 rows
 // if the tokens are bytes).
+Scenario plain_scenario(const Nodes& nodes, const ExchangeConfig& config, int num_rounds,
+                        std::uint64_t seed);
 Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
                         std::uint64_t seed);
 // The same, but in `round` every token goes to the experts [0, top_k).

@@ -21,10 +21,11 @@ int set_of(const View& view) {
                          [](int set, int rank) { return set | 1 << rank; });
 }
 
-Scenario scenario_of_sets(int num_ranks, const ExchangeConfig& config, std::uint64_t seed) {
+Scenario scenario_of_sets(const Nodes& nodes, const ExchangeConfig& config, std::uint64_t seed) {
+  const int num_ranks = static_cast<int>(nodes.of_rank.size());
   int owners = config.expert_ranks.empty() ? (1 << num_ranks) - 1 : 0;
   for (const int rank : config.expert_ranks) owners |= 1 << rank;
-  Scenario scenario = plain_scenario(num_ranks, config, 1 << num_ranks, seed);
+  Scenario scenario = plain_scenario(nodes, config, 1 << num_ranks, seed);
   Random random(seed, 3);
   for (int set = 1; set < 1 << num_ranks; ++set) {
     if ((set & ~owners) != 0) continue;
@@ -39,6 +40,10 @@ Scenario scenario_of_sets(int num_ranks, const ExchangeConfig& config, std::uint
     round.combines = {random_combine(config, round, config.hidden, config.dtype, random)};
   }
   return scenario;
+}
+
+Scenario scenario_of_sets(int num_ranks, const ExchangeConfig& config, std::uint64_t seed) {
+  return scenario_of_sets(test_nodes(num_ranks), config, seed);
 }
 
 Scenario scenario_among(int num_ranks, ExchangeConfig config, const std::vector<int>& members,

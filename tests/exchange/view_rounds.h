@@ -13,6 +13,8 @@ int set_of(const View& view);
 
 // Round s is one of the ranks in the set of bits s. Its tokens go to experts of these ranks. Only
 // sets of ranks that own experts can be played. Every owner has equally many experts.
+Scenario scenario_of_sets(const Nodes& nodes, const ExchangeConfig& config, std::uint64_t seed);
+// On the nodes of the test.
 Scenario scenario_of_sets(int num_ranks, const ExchangeConfig& config, std::uint64_t seed);
 
 // The same for an exchange whose experts are those of the ranks in `members`.

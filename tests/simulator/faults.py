@@ -6,9 +6,10 @@ docs/lab/simulator.md, all of one version of the simulator.
     tests/simulator/faults.py --check                      whether each fault can still be put in
 
 A fault is a text of the engine and what stands in its place, where FAULT is true if it is put in. One whose name begins
-with "views" is looked for in the runs of groups that lose ranks (`simulate views`). All are built together, once, in a
-copy of this tree, in build/faults; a variable of the environment says which one is put in. Nothing here is changed but
-the table. Called by ctest with --check."""
+with "views" is looked for in the runs of groups that lose ranks (`simulate views`), one that begins with "agreement" in
+those of groups of several nodes (`simulate agreement`). All are built together, once, in a copy of this tree, in
+build/faults; a variable of the environment says which one is put in. Nothing here is changed but the table. Called by
+ctest with --check."""
 
 import argparse
 import os
@@ -28,7 +29,10 @@ HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 GIVE_UP, BLAME, LEAVE = "src/group/giving_up.cc", "src/group/blame.cc", "src/group/between_nodes.cc"
 RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol/protocol.cc"
 SURVIVE, NEXT_VIEW = "src/group/survive.cc", "src/exchange/protocol/next_view.cc"
+STATE_OF_GROUP = "src/group/state.cc"
 ADMIT, FLAGS, STATE = "src/group/admit.cc", "src/group/shared_flags.cc", "src/exchange/state.cc"
+AGREE, VOTES, VIEWS = ("src/group/agreement_between_nodes.cc", "src/group/agreement_votes.cc",
+                       "src/group/view_messages.cc")
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
@@ -127,6 +131,39 @@ FAULTS = [
     ("views, as it was once: an error of an answered collective ends the next one",
      [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)",
        "      !FAULT && frame->call < gathering_.call)")]),
+    ("agreement: half of the votes are enough without the lowest rank",
+     [(VOTES, "== all && nodes_[0].*vote)", "== all && (FAULT || nodes_[0].*vote))")]),
+    ("agreement: any votes are enough",
+     [(VOTES, "  return 2 * votes > all ||", "  return FAULT || 2 * votes > all ||")]),
+    ("agreement: a node that can be reached is not waited for",
+     [(VOTES, "{ return node.*vote || reachable", "{ return FAULT || node.*vote || reachable")]),
+    ("agreement: a view is decided before enough nodes have accepted it",
+     [(AGREE, "Phase::kAccepting && enough(vote)", "Phase::kAccepting && (FAULT || enough(vote))")]),
+    ("agreement: a node takes a ballot before the one that it promised",
+     [(AGREE, "  if (message.ballot < promised)", "  if (!FAULT && message.ballot < promised)")]),
+    ("agreement: what a node has accepted before is not proposed",
+     [(AGREE, "    if (node.promised && node.promise.accepted >",
+       "    if (!FAULT && node.promised && node.promise.accepted >")]),
+    ("agreement: what was accepted ends with the speaker",
+     [(AGREE, "  mine.accepted.store(with_half", "  if (!FAULT) mine.accepted.store(with_half")]),
+    ("agreement: messages about another view are read",
+     [(AGREE, "    if (view != next_ ||", "    if ((!FAULT && view != next_) ||")]),
+    ("agreement: what ranks of other nodes prepared is not learned",
+     [(AGREE, "  group_.survival().store_prepared(", "  if (!FAULT) group_.survival().store_prepared(")]),
+    ("agreement: a rank that asks for a view which has begun gets no answer",
+     [(VIEWS, "    if (decided == decided_.end())", "    if (FAULT || decided == decided_.end())")]),
+    ("agreement: messages of an earlier view are read",
+     [(VIEWS, "  if (view == reading_ && begun_) return", "  if (FAULT || (view == reading_ && begun_)) return")]),
+    ("agreement: messages of a later view are not kept",
+     [(VIEWS, "  if (view >= reading_) kept_", "  if (!FAULT && view >= reading_) kept_")]),
+    ("agreement, as it was once: a rank that gave up leaves without a word to other nodes",
+     [(STATE_OF_GROUP, "  send_abort(AbortWord::make(",
+       "  send_abort(FAULT ? flags_->abort(rank_) : AbortWord::make(")]),
+    ("agreement, as it was once: a node with too few votes does not tell other nodes",
+     [(VOTES, "  for (const Node& node : nodes_) send(node, {.what",
+       "  for (const Node& node : nodes_)\n    if (!FAULT) send(node, {.what")]),
+    ("agreement, as it was once: other ranks of a node with too few votes wait",
+     [(AGREE, "return without < 0 ? Status", "return FAULT || without < 0 ? Status")]),
 ]
 
 
@@ -177,8 +214,8 @@ def build():
 
 
 def run(fault, first, count):
-    views = ["views"] if FAULTS[fault][0].startswith("views") else []
-    return subprocess.run([COPY / "build/release/tests/simulator/simulate", *views, str(first), str(count)],
+    kind = [kind for kind in ("views", "agreement") if FAULTS[fault][0].startswith(kind)]
+    return subprocess.run([COPY / "build/release/tests/simulator/simulate", *kind, str(first), str(count)],
                           env={**os.environ, VARIABLE: str(fault)}, capture_output=True, text=True, errors="replace")
 
 

@@ -1,6 +1,7 @@
 // simulate <seed>: one run with its trace, and the errors of its ranks. simulate <first> <count>:
 // many runs; each that fails is printed with the command that replays it. `simulate views` and the
-// same: runs of groups that lose ranks and go on (views.h). FERRY_LOG prints more.
+// same: runs of groups that lose ranks and go on (views.h); `simulate agreement`: the same with
+// groups of several nodes (agreement.h). FERRY_LOG prints more.
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <map>
 #include <string_view>
 
+#include "simulator/agreement.h"
 #include "simulator/one_processor.h"
 #include "simulator/run.h"
 #include "simulator/views.h"
@@ -83,17 +85,44 @@ int simulate_views(std::uint64_t first, std::uint64_t runs, bool many, const cha
   return end(bad, runs, steps);
 }
 
+int simulate_agreement(std::uint64_t first, std::uint64_t runs, bool many, const char* program) {
+  std::uint64_t bad = 0, steps = 0;
+  int views = 0, rounds = 0, refused = 0, left_behind = 0, late = 0;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    const AgreementCase drawn = draw_agreement(seed);
+    if (!many) std::printf("%s\n", drawn.describe().c_str());
+    const AgreementOutcome outcome = run_agreement(drawn, !many);
+    for (const std::string& wrong : outcome.wrong)
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), wrong.c_str());
+    if (!outcome.wrong.empty())
+      std::printf("  (%s)\n  replay: %s agreement %llu\n", drawn.describe().c_str(), program,
+                  static_cast<unsigned long long>(seed));
+    bad += outcome.wrong.empty() ? 0 : 1;
+    steps += outcome.steps;
+    views += outcome.num_views, rounds += outcome.num_rounds, refused += outcome.num_refused;
+    left_behind += outcome.num_left_behind, late += outcome.num_late;
+  }
+  std::printf("%d views, %d rounds finished by a rank\n", views, rounds);
+  std::printf(
+      "%d ranks were in a part that may not go on, %d were left behind, %d calls of survive() "
+      "reached their deadline\n",
+      refused, left_behind, late);
+  return end(bad, runs, steps);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   use_one_processor();
   const char* const program = argv[0];
   const bool views = argc > 1 && std::string_view(argv[1]) == "views";
-  if (views) ++argv, --argc;
+  const bool agreement = argc > 1 && std::string_view(argv[1]) == "agreement";
+  if (views || agreement) ++argv, --argc;
   const bool many = argc > 2;
   const std::uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const std::uint64_t runs = many ? std::strtoull(argv[2], nullptr, 10) : 1;
   if (views) return simulate_views(first, runs, many, program);
+  if (agreement) return simulate_agreement(first, runs, many, program);
   std::map<Fault, Tally> tallies;
   std::uint64_t bad = 0, steps = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {

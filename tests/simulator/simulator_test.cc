@@ -8,6 +8,7 @@
 #include <string>
 
 #include "exchange/frame.h"
+#include "simulator/agreement.h"
 #include "simulator/one_processor.h"
 #include "simulator/run.h"
 #include "simulator/views.h"
@@ -99,6 +100,31 @@ TEST(SimulatedViews, TheSameSeedIsTheSameRun) {
   for (std::uint64_t seed = 0; seed < kSeeds / 12; ++seed) {
     const ViewsCase drawn = draw_views(seed);
     EXPECT_EQ(run_views(drawn).digest, run_views(drawn).digest) << "seed " << seed;
+  }
+}
+
+// The same with groups of several nodes.
+TEST(SimulatedAgreement, EverySeedEndsAsItMust) {
+  int views = 0, refused = 0, left_behind = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const AgreementCase drawn = draw_agreement(seed);
+    const AgreementOutcome outcome = run_agreement(drawn);
+    for (const std::string& wrong : outcome.wrong)
+      ADD_FAILURE() << "replay with: build/<preset>/tests/simulator/simulate agreement " << seed
+                    << " (" << drawn.describe() << "): " << wrong;
+    views += outcome.num_views;
+    refused += outcome.num_refused;
+    left_behind += outcome.num_left_behind;
+  }
+  EXPECT_GT(views, static_cast<int>(kSeeds)) << "no group went on";
+  EXPECT_GT(refused, 0) << "no part had too few votes";
+  EXPECT_GT(left_behind, 0) << "no rank was left behind";
+}
+
+TEST(SimulatedAgreement, TheSameSeedIsTheSameRun) {
+  for (std::uint64_t seed = 0; seed < kSeeds / 12; ++seed) {
+    const AgreementCase drawn = draw_agreement(seed);
+    EXPECT_EQ(run_agreement(drawn).digest, run_agreement(drawn).digest) << "seed " << seed;
   }
 }
 
