@@ -13,6 +13,7 @@ namespace {
 // A message that has no answer is sent again after this time, or at once when it goes to another
 // rank of the node than before. A ballot that was refused is followed by another one after it.
 constexpr std::int64_t kAgainNs = 20'000'000;
+constexpr std::int64_t kLookNs = 500'000'000;  // between two looks for hosts that are silent
 
 // A ballot has the view, the number of the attempt and the rank that proposes. So ballots of
 // different ranks differ, and those of a later view are larger.
@@ -99,6 +100,10 @@ Status NodesAgreement::step() {
   if (decided()) return {};
   const int without = outvoted_without(nodes_[mine_]);
   if (speaker() != group_.rank()) return without < 0 ? Status{} : minority(without);
+  if (now_ns() >= look_ns_) {
+    look_ns_ = now_ns() + kLookNs;
+    ViewMessages::lose_silent_nodes(group_);
+  }
   if (proposer() == mine_) return propose();
   phase_ = Phase::kIdle;
   Node& asked = nodes_[proposer()];

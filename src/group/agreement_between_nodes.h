@@ -96,7 +96,7 @@ class NodesAgreement {
   Phase phase_ = Phase::kIdle;
   AgreementMessage proposal_;
   std::uint64_t round_ = 0;
-  std::int64_t send_ns_ = 0, retry_ns_ = 0;
+  std::int64_t send_ns_ = 0, retry_ns_ = 0, look_ns_ = 0;
 };
 
 }  // namespace ferry::internal

@@ -1,6 +1,10 @@
 #include "group/view_messages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
+#include <set>
 #include <utility>
 
 #include "base/bytes.h"
@@ -9,10 +13,27 @@
 
 namespace ferry::internal {
 
+namespace {
+
+constexpr std::chrono::seconds kSilence{10};
+
+}  // namespace
+
 bool ViewMessages::unreachable(const GroupState& group, int rank) noexcept {
   const BetweenNodes& nodes = group.nodes_;
   return nodes.lost[rank].load(std::memory_order_acquire) ||    // partner: lost()
          nodes.farewell[rank].load(std::memory_order_acquire);  // partner: read_abort()
+}
+
+void ViewMessages::lose_silent_nodes(GroupState& group) {
+  const Topology& topology = group.topology();
+  const auto held = group.lock();
+  std::set<int> silent;
+  for (const int peer : group.messages().silent(kSilence)) silent.insert(topology.node_of(peer));
+  for (const int rank : group.view().members) {
+    if (silent.contains(topology.node_of(rank)) && !unreachable(group, rank))
+      group.lost(rank, fmt::format("its host has been silent for {} s", kSilence.count()));
+  }
 }
 
 // Messages of one rank come in the order in which it sent them, so all that follow kBeginsView are

@@ -34,6 +34,10 @@ class ViewMessages {
   // Whether a rank of another node has said that it left, or its link is lost.
   static bool unreachable(const GroupState& group, int rank) noexcept;
 
+  // During survive(): the ranks of nodes whose hosts are silent count as lost. A host that is gone,
+  // or cut off, sends no error, and the network waits for it without limit.
+  static void lose_silent_nodes(GroupState& group);
+
   // These are for threads that have the lock of the group.
   // Whether a message is to be read now; else it is kept if it is read later.
   bool is_for_now(GroupState& group, int from, const MessageHead& head,

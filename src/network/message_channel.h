@@ -71,6 +71,10 @@ class MessageChannel {
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
   std::map<int, std::string> unconnected() const;
+  std::vector<int> silent(std::chrono::milliseconds time) const {
+    const std::lock_guard held(mutex_);
+    return transport_->silent(time);
+  }
 
   // Returns nullopt if kUnsent messages to `peer` are under way. The caller then calls receive()
   // and tries again.

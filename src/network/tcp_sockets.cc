@@ -53,6 +53,7 @@ namespace {
 #endif
 constexpr int kRetryMs = 1000;        // the least value that the kernel accepts
 constexpr int kPatienceMs = INT_MAX;  // a wait ends by ferry's deadline and not by TCP's
+constexpr int kSilentRetries = 4;     // they take two seconds or more
 constexpr int kFirstBytesS = 1;       // a connection without bytes takes no descriptor
 
 void set(int fd, int level, int name, int value) {
@@ -100,12 +101,17 @@ bool has_option(int fd, int name, int wanted) {
   return getsockopt(fd, SOL_SOCKET, name, &value, &bytes) == 0 && value == wanted;
 }
 
-// Whether a connection has no reply yet, or was refused.
-bool is_unconnected(int fd) {
+std::optional<tcp_info> info_of(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
-  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
-         (info.tcpi_state == TCP_SYN_SENT || info.tcpi_state == TCP_CLOSE);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return std::nullopt;
+  return info;
+}
+
+// Whether a connection has no reply yet, or was refused.
+bool is_unconnected(int fd) {
+  const std::optional<tcp_info> info = info_of(fd);
+  return info && (info->tcpi_state == TCP_SYN_SENT || info->tcpi_state == TCP_CLOSE);
 }
 
 std::vector<int> tcp_sockets() {
@@ -242,6 +248,20 @@ std::vector<IpEndpoint> TcpSockets::unconnected() const {
     if (ends.peer && is_ours(ends)) found.push_back(*ends.peer);
   }
   return found;
+}
+
+std::set<Ip> TcpSockets::silent(std::uint32_t ms) const {
+  std::set<Ip> silent, heard;
+  for (const int fd : tcp_sockets()) {
+    const Ends ends(fd);
+    const std::optional<tcp_info> info = info_of(fd);
+    if (!info || info->tcpi_state != TCP_ESTABLISHED || !ends.peer || !is_ours(ends)) continue;
+    if (info->tcpi_last_ack_recv < ms) heard.insert(ends.peer->ip);
+    if (info->tcpi_last_ack_recv >= ms && info->tcpi_retransmits >= kSilentRetries)
+      silent.insert(ends.peer->ip);
+  }
+  std::erase_if(silent, [&](const Ip& ip) { return heard.contains(ip); });
+  return silent;
 }
 
 void TcpSockets::set_up_connections(std::int64_t every_ns) {

@@ -44,6 +44,9 @@ class TcpSockets {
   // The remote ends of connections to peers that are not established, because they have no reply or
   // were refused.
   std::vector<IpEndpoint> unconnected() const;
+  // The hosts that have acknowledged nothing for `ms`, though the kernel sends them packets again
+  // and again. A host acknowledges also for a process that is stopped.
+  std::set<Ip> silent(std::uint32_t ms) const;
   bool none() const noexcept { return ports_.empty(); }
   // The reason why the kernel lets other hosts connect in spite of the filter. Empty if it does
   // not.

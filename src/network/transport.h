@@ -5,6 +5,7 @@
 // it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -59,6 +60,9 @@ class Transport {
   // The peers that are not connected yet, with the endpoints at which they listen: "port 40123 of
   // 10.77.0.2".
   virtual std::map<int, std::string> unconnected() const { return {}; }
+  // The peers on hosts that have acknowledged nothing for a time, though packets wait to be
+  // acknowledged. Only some networks know that.
+  virtual std::vector<int> silent(std::chrono::milliseconds) const { return {}; }
 
   // The most bytes of the next packet's body. The number may differ between calls.
   virtual std::size_t max_body_bytes() = 0;

@@ -44,6 +44,7 @@ class UcxTransport final : public Transport {
   void let_in(const std::vector<std::string>& addresses) override;
   void connect(const std::map<int, std::string>& addresses) override;
   std::map<int, std::string> unconnected() const override;
+  std::vector<int> silent(std::chrono::milliseconds time) const override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override;
@@ -210,6 +211,15 @@ std::map<int, std::string> UcxTransport::unconnected() const {
     for (const auto& [rank, peer] : peers_)
       if (std::ranges::count(peer.place.listens, end) > 0) found[rank] = text_of(end);
   }
+  return found;
+}
+
+std::vector<int> UcxTransport::silent(std::chrono::milliseconds time) const {
+  const std::set<Ip> hosts = sockets_.silent(static_cast<std::uint32_t>(time.count()));
+  std::vector<int> found;
+  for (const auto& [rank, peer] : peers_)
+    if (std::ranges::any_of(peer.place.ips, [&](const Ip& ip) { return hosts.contains(ip); }))
+      found.push_back(rank);
   return found;
 }
 

@@ -248,8 +248,7 @@ class Survival(Faults):
         self.addCleanup(setattr, Rank, "more", {})
         self.addCleanup(setattr, Rank, "host_of", HOST_OF)
 
-    def kill(self, *victims, hosts=2, deadline_s=LONG_S):
-        """What the others say."""
+    def start_rounds(self, hosts, deadline_s):
         self.start(deadline_s, FEW, 20, hosts=hosts)
         if Rank.blocked:
             self.bench.firewall("a", Rank.blocked)
@@ -259,10 +258,17 @@ class Survival(Faults):
             line = rank.process.stdout.readline()
             self.assertEqual(line, "stopped\n", None if line else rank.process.stderr.read())
         time.sleep(0.2)
+
+    def kill(self, *victims, hosts=2, deadline_s=LONG_S):
+        """What the others say."""
+        self.start_rounds(hosts, deadline_s)
         for victim in victims:
             self.ranks[victim].kill()
         for victim in victims:
             self.ranks.pop(victim).process.wait()
+        return self.all_said()
+
+    def all_said(self):
         ends = {}
         for rank, process in self.ranks.items():
             out, err = process.process.communicate(timeout=LONG_S)
@@ -292,6 +298,14 @@ class Survival(Faults):
         """Ranks 1 to 3 are of two other hosts."""
         Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}
         self.expect_go_on(0, hosts=3)
+
+    def test_the_host_of_rank_0_disappears(self):
+        """No error tells it: the others find that it is silent. Its rank finds that it is alone."""
+        Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}
+        self.start_rounds(3, deadline_s=12)
+        self.bench.cut("a")
+        for rank, said in self.all_said().items():
+            self.assertIn("end peer_lost" if rank == 0 else "view 14\nend ok", said, rank)
 
     def test_ports_are_those_that_ucx_may_use(self):
         Rank.more["UCX_TCP_PORT_RANGE"] = "4800-4899"

@@ -2,6 +2,7 @@
 // override calls.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
@@ -34,6 +35,9 @@ class PassingTransport : public internal::Transport {
     transport_->connect(addresses);
   }
   std::map<int, std::string> unconnected() const override { return transport_->unconnected(); }
+  std::vector<int> silent(std::chrono::milliseconds time) const override {
+    return transport_->silent(time);
+  }
   std::size_t max_body_bytes() override { return transport_->max_body_bytes(); }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
