@@ -68,7 +68,7 @@ Status NodesAgreement::give_up() {
     gone = std::ranges::find_if(nodes_, [this](const Node& one) { return reachable(one) < 0; });
   const int without = gone->ranks[0];
   set_outvoted(nodes_[mine_], without);
-  for (const Node& node : nodes_) send(node, {.what = What::kOutvoted});
+  for (Node& node : nodes_) send(node, {.what = What::kOutvoted});
   phase_ = Phase::kIdle;
   return minority(without);
 }
