@@ -5,6 +5,7 @@ remains. Called by ctest with the program faults_rank as its first argument; exi
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -49,11 +50,11 @@ class Rank:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    def kill(self, signal=9):
+    def kill(self, number=signal.SIGKILL):
         """The rank, not nsenter around it."""
         pid = self.process.pid
         with open(f"/proc/{pid}/task/{pid}/children") as children:
-            os.kill(int(children.read()), signal)
+            os.kill(int(children.read()), number)
 
     def kill_when_it_runs(self):
         pid = self.process.pid
@@ -266,14 +267,15 @@ class Survival(Faults):
             self.ranks[victim].kill()
         for victim in victims:
             self.ranks.pop(victim).process.wait()
-        return self.all_said()
+        said = self.all_said()
+        self.expect_nothing_left()
+        return said
 
     def all_said(self):
         ends = {}
         for rank, process in self.ranks.items():
-            out, err = process.process.communicate(timeout=LONG_S)
+            out, err = process.process.communicate(timeout=2 * LONG_S)
             ends[rank] = out + err
-        self.expect_nothing_left()
         return ends
 
     def expect_go_on(self, *victims, **options):
@@ -306,6 +308,24 @@ class Survival(Faults):
         self.bench.cut("a")
         for rank, said in self.all_said().items():
             self.assertIn("end peer_lost" if rank == 0 else "view 14\nend ok", said, rank)
+        self.expect_nothing_left()
+
+    def test_stopped_ranks_of_a_host_are_waited_for(self):
+        """Longer than a host may be silent: their kernel answers."""
+        self.start_rounds(2, deadline_s=11)
+        stopped = [self.ranks.pop(rank) for rank in (2, 3)]
+        for rank in stopped:
+            rank.kill(signal.SIGSTOP)
+        try:
+            all_said = self.all_said()
+        finally:
+            for rank in stopped:
+                rank.kill()
+                rank.process.send_signal(signal.SIGCONT)  # nsenter stops with its child
+                rank.process.wait()
+        for rank, said in all_said.items():
+            self.assertRegex(said, r"end timeout 2 survive: rank 2 .*did not come to view 2", rank)
+        self.expect_nothing_left()
 
     def test_ports_are_those_that_ucx_may_use(self):
         Rank.more["UCX_TCP_PORT_RANGE"] = "4800-4899"
