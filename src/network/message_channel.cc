@@ -19,8 +19,6 @@ namespace {
 // these before the next packet in order, it has lost that packet.
 constexpr std::size_t kMaxEarlyPackets = 4096;
 constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
-// The buffer of a bundle that is larger than this is freed.
-constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
 
 constexpr std::chrono::milliseconds kClosingTime{100};
 constexpr int kClosingNapUs = 2000;
@@ -52,6 +50,7 @@ MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, i
   FERRY_CHECK(transport_.get(), !=, nullptr);
   static_assert(sizeof(Head) == 32 && sizeof(Head) <= Transport::kMaxHeadBytes);
   for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
+  bundled_.reserve(peers_.size());
 }
 
 MessageChannel::~MessageChannel() {
@@ -146,16 +145,17 @@ void MessageChannel::send_soon(int peer, std::span<const std::byte> head,
   add_to_bundle(peer, head, body);
 }
 
+// Where there is no memory, it throws and adds nothing.
 void MessageChannel::add_to_bundle(int peer, std::span<const std::byte> head,
                                    std::span<const std::byte> body) {
   Outgoing*& bundle = peers_[static_cast<std::size_t>(peer)]->bundle;
+  if (bundle == nullptr && spare_.empty()) spare_.push_back(new_message(peer));
+  Outgoing* const to = bundle == nullptr ? spare_.back() : bundle;
+  to->reserve(sizeof(std::uint64_t) + head.size() + body.size());
   if (bundle == nullptr) {
-    if (spare_.empty()) spare_.push_back(new_message(peer));
-    bundle = spare_.back();
     spare_.pop_back();
-    bundle->peer = peer;
-    bundle->copy.clear();
-    bundled_.push_back(peer);
+    bundled_.push_back(to->peer = peer);
+    bundle = to;
   }
   append(bundle->copy, std::uint64_t{head.size() + body.size()});
   append(bundle->copy, head);
@@ -175,6 +175,7 @@ void MessageChannel::send_bundles() {
 
 MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
   messages_.push_back(std::make_unique<Outgoing>());
+  spare_.reserve(messages_.size());
   messages_.back()->peer = peer;
   return messages_.back().get();
 }
@@ -226,7 +227,7 @@ void MessageChannel::give_back(Outgoing* message) {
     peers_[static_cast<std::size_t>(message->peer)]->buffers.push_back(message);
     return;
   }
-  if (message->copy.capacity() > kKeptBytes) message->copy = {};
+  message->empty();
   spare_.push_back(message);
 }
 

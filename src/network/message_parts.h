@@ -2,6 +2,7 @@
 // of order, and a peer.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -49,6 +50,16 @@ struct MessageChannel::Outgoing {
   std::deque<Head> heads;       // one for each packet; they do not move
   std::size_t packets_remaining = 0;
 
+  // For more bytes of a bundle.
+  void reserve(std::size_t more) {
+    const std::size_t least = copy.size() + more;
+    if (least > copy.capacity()) copy.reserve(std::max(least, 2 * copy.capacity()));
+  }
+  // Empties a bundle. Its memory is kept up to that of a send buffer.
+  void empty() noexcept {
+    copy.clear();
+    if (copy.capacity() > kSendBufferBytes) copy = std::vector<std::byte>();
+  }
   const std::byte* data() const noexcept { return buffer ? buffer.get() : copy.data(); }
 };
 
@@ -87,7 +98,7 @@ struct MessageChannel::Peer {
   void forget() {
     early.clear();
     early_bytes = 0;
-    joined = {};
+    joined = std::vector<std::byte>();
   }
 };
 
