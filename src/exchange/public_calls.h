@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -20,9 +21,6 @@ State& made(const std::shared_ptr<State>& state) {
   if (!state) throw Error(Code::kClosed, kNoState);
   return *state;
 }
-
-// Fits the place for short texts in a string, so that it can be returned without memory.
-inline constexpr const char* kOutOfMemory = "out of memory";
 
 // Returns the status of `call`. An exception that `call` throws becomes an error of this rank.
 template <typename Call>

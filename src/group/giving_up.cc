@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/out_of_memory.h"
 #include "group/blame.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -38,8 +39,8 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
 }
 
 // Looks for a reason to give up. It reads the flags first: if a rank delivered its part and then
-// died or left, that is not a reason.
-Status GroupState::check(const Await& await) noexcept {
+// died or left, that is not a reason. Without memory for a reason it finds none until the deadline.
+Status GroupState::check(const Await& await) noexcept try {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
   // Acquire: another thread of this rank may leave. Partner: leave().
@@ -64,6 +65,8 @@ Status GroupState::check(const Await& await) noexcept {
   for (int peer = 0; peer < size_; ++peer) late.ranks[peer].waits_for = waits_for[peer];
   const int owes = owing(/*lost=*/false);
   return give_up(await, Code::kTimeout, owes < 0 ? late_culprit(late) : owes);
+} catch (const std::bad_alloc&) {
+  return await.time->passed() ? fail(kOutOfMemory) : Status();
 }
 
 // True if another rank names this one at its deadline, while this rank has been waiting for half of
@@ -177,7 +180,7 @@ bool GroupState::gone(const Await& await, int rank) const noexcept {
          nodes_.farewell[rank].load(std::memory_order_acquire);  // partner: read_abort()
 }
 
-Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
+Status GroupState::give_up(const Await& await, Code code, int culprit) {
   const bool known = culprit >= 0 && culprit < size_;  // a word of another rank may have any number
   const bool needed = !await.patient() || (known && (*await.needed)[culprit]);
   const bool interrupted = code == Code::kInterrupted && culprit == rank_;  // this rank ends

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/hello.h"
@@ -111,16 +112,18 @@ void GroupState::leave() noexcept {
 
 Status GroupState::verdict() noexcept {
   if (verdict_.closed.load(std::memory_order_acquire))
-    return {Code::kClosed, "the group was destroyed", rank_};  // partner: leave
-  if (verdict_.broken.load(std::memory_order_acquire)) {       // partner: break_group
+    return {Code::kClosed, text_of([] { return "the group was destroyed"; }), rank_};  // leave
+  if (verdict_.broken.load(std::memory_order_acquire)) {  // partner: break_group
     const std::lock_guard lock(verdict_.mutex);
-    return verdict_.status;
+    const Status& known = verdict_.status;
+    return {known.code(), text_of([&] { return known.message(); }), known.culprit()};
   }
   const int peer = reporter();
   if (peer < 0) return {};
   const std::uint64_t word = flags_->abort(peer);
-  return break_group(AbortWord::code(word), AbortWord::culprit(word),
-                     fmt::format("rank {} reported: {}", peer, flags_->slot(peer).report));
+  return break_group(AbortWord::code(word), AbortWord::culprit(word), text_of([&] {
+                       return fmt::format("rank {} reported: {}", peer, flags_->slot(peer).report);
+                     }));
 }
 
 bool GroupState::usable() const noexcept {
@@ -130,11 +133,12 @@ bool GroupState::usable() const noexcept {
 
 // Once for each rank: later calls return kBroken and the same text.
 Status GroupState::break_group(Code code, int culprit, const std::string& text) noexcept {
-  Status status(code, text, culprit);
+  Status status(code, text_of([&] { return text; }), culprit);
   {
     const std::lock_guard lock(verdict_.mutex);
     if (verdict_.broken.load(std::memory_order_relaxed)) return status;
-    verdict_.status = Status(Code::kBroken, "the group is broken: " + text, culprit);
+    verdict_.status =
+        Status(Code::kBroken, text_of([&] { return "the group is broken: " + text; }), culprit);
     std::snprintf(flags_->slot(rank_).report, GroupSlot::kReportBytes, "%s", text.c_str());
     flags_->set_abort(rank_, AbortWord::make(code, culprit));
     verdict_.broken.store(true, std::memory_order_release);  // partner: verdict()
@@ -151,7 +155,7 @@ Status GroupState::barrier(std::chrono::nanoseconds limit) noexcept {
 }
 
 // `piece`: the data that are sent to other nodes with the barrier.
-Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept {
+Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept try {
   if (Status status = verdict(); !status.ok()) return status;
   const std::uint64_t number = flags_->num_barriers(rank_) + 1;
   raise(flags_->slot(rank_).barrier, number);
@@ -171,12 +175,15 @@ Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noex
                       .last_hop = messages_ ? &nodes_.forwarding.last_hop : nullptr};
   Status status = wait(arrival);
   return status.ok() && messages_ ? await_sent(arrival, nodes_.forwarding.is_mate) : status;
+} catch (const std::bad_alloc&) {
+  return fail(kOutOfMemory);
 }
 
 Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   if (bytes > 0 && (mine == nullptr || all == nullptr)) {
-    return {Code::kInvalidArgument, fmt::format("all_gather of {} bytes got a null buffer", bytes),
+    return {Code::kInvalidArgument,
+            text_of([&] { return fmt::format("all_gather of {} bytes got a null buffer", bytes); }),
             rank_};
   }
   CallTime time(options_.deadline);
@@ -200,8 +207,8 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
 
 void GroupState::log(LogLevel level, const std::string& text) const noexcept {
   if (level > log_level_) return;
-  std::fprintf(stderr, "ferry: rank %d, %s, pid %d: %s\n", rank_, host_name().c_str(), getpid(),
-               text.c_str());
+  std::fprintf(stderr, "ferry: rank %d, %s, pid %d: %s\n", rank_,
+               text_of([] { return host_name(); }).c_str(), getpid(), text.c_str());
 }
 
 }  // namespace ferry::internal

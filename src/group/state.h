@@ -168,7 +168,7 @@ class GroupState {
   Status wait(const Await& await, bool counts = true, CountedWait* call = nullptr);
   // Whether `rank`, which has destroyed what `await` is about, leaves the group or ends within half
   // a second; that breaks the group.
-  Status await_end(Await await, int rank) noexcept;
+  Status await_end(Await await, int rank);
 
   // Wakes the ranks of this node that sleep, or one of them. Call it after raise().
   void ring() noexcept { flags_->ring(node_ranks_); }
@@ -193,7 +193,7 @@ class GroupState {
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
   // Waits until messages to `mates` are sent. Call before a return to the caller, who may compute.
-  Status await_sent(Await await, const std::vector<bool>& mates) noexcept;
+  Status await_sent(Await await, const std::vector<bool>& mates);
 
   bool aborted() const noexcept { return reporter() >= 0; }  // some rank has given up on the group
   // The status of calls on a group that is closed or that some rank has given up on; ok while it is
@@ -226,7 +226,7 @@ class GroupState {
   std::string missing_links();
   bool all_sent() const;
   void send(int peer, std::uint8_t kind, std::uint64_t number,
-            std::span<const std::byte> body = {}) noexcept;
+            std::span<const std::byte> body = {});
   void send_abort(std::uint64_t word) noexcept;
   void send_abort_to_listeners();
   void connect(const std::vector<int>& peers);
@@ -252,7 +252,7 @@ class GroupState {
   std::string view_is_over() const;
   int reporter() const noexcept;  // the lowest rank that gave up, whose report is used; -1: none
   bool departed(int rank) const noexcept;
-  Status give_up(const Await& await, Code code, int culprit) noexcept;
+  Status give_up(const Await& await, Code code, int culprit);
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await) noexcept;
   void sleep_until_rung(const Await& await, int peer, std::int64_t waited_ns) noexcept;

@@ -105,7 +105,7 @@ void GroupState::sleep_until_rung(const Await& await, int peer, std::int64_t wai
 }
 
 // A rank that ends by an exception destroys its exchanges before it leaves the group.
-Status GroupState::await_end(Await await, int rank) noexcept {
+Status GroupState::await_end(Await await, int rank) {
   const std::vector<bool> needed(size_);  // nobody
   std::vector<bool> only = needed;
   only[rank] = true;
