@@ -2,6 +2,8 @@
 // that names the value and the limit. They are applied before a rank writes anything.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -40,6 +42,9 @@ class CallArguments {
   void deadline(std::int64_t ns);
 
  private:
+  template <typename... Values>
+  void refuse(fmt::format_string<Values...> text, Values&&... values) noexcept;
+
   int rank_, num_ranks_;
   DataType dtype_;
   const std::vector<bool>* members_;

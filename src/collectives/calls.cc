@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "collectives/copy.h"
 #include "exchange/arguments/refusal.h"
 
@@ -54,8 +55,12 @@ void Calls::close() noexcept {
   if (!group_.usable()) return;
   // Before raise_step() wakes the ranks that sleep. Partner: await().
   raise(flag(rank(), number_ + 1).step, Step::kDeparted);
-  raise_step(Step::kDeparted);
-  if (mirror_) Mirror::keep_open(mirror_);
+  try {
+    raise_step(Step::kDeparted);
+    if (mirror_) Mirror::keep_open(mirror_);
+  } catch (const std::bad_alloc&) {  // ranks of other nodes are not told
+    static_cast<void>(group_.fail(kOutOfMemory));
+  }
 }
 
 void Calls::show(const void* data, std::size_t bytes, int readers) noexcept {
@@ -94,7 +99,7 @@ void Calls::publish_counts(std::span<const std::int64_t> sent,
 
 // Then it touches the flag of the next call: a line that other ranks have read takes as long to
 // write as a line of theirs to read.
-void Calls::raise_step(std::uint64_t step) noexcept {
+void Calls::raise_step(std::uint64_t step) {
   raise(flag(rank(), number_).step, step);  // partner: await()
   group_.ring();
   flag(rank(), number_ + 1).touch(step);

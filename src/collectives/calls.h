@@ -99,6 +99,11 @@ class Calls {
   // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or the error if
   // the group breaks.
   Status refuse(const Status& why);
+  // Whether other ranks may have seen the record of this call.
+  bool published() const noexcept {
+    // Relaxed: this rank is the only writer.
+    return flag(rank(), number_).step.load(std::memory_order_relaxed) >= Step::written(number_, 0);
+  }
   // The same for a call that has more rounds than the flags can count.
   Status refuse_rounds(std::int64_t rounds);
 
@@ -130,7 +135,7 @@ class Calls {
   CallFlag& flag(int rank, std::uint64_t number) const noexcept {
     return *reinterpret_cast<CallFlag*>(at(layout_.flag(rank, number)));
   }
-  void raise_step(std::uint64_t step) noexcept;
+  void raise_step(std::uint64_t step);
   Await awaiting(const char* phase, std::uint64_t step) noexcept;
   Status await(const char* phase, std::uint64_t step) { return group_.wait(awaiting(phase, step)); }
   Status await_free_half();
@@ -146,7 +151,7 @@ class Calls {
   Status examine();
   Status destroyed(int peer);
   Status name_refusal() const;
-  Status name_mismatch() const;
+  Status name_difference() const;
   Status name_pair() const;
   std::string name_counts(int rank) const;
 

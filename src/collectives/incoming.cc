@@ -1,5 +1,6 @@
 #include "collectives/incoming.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "group/wait.h"
@@ -16,16 +17,19 @@ std::size_t counts_bytes(CallKind kind, int num_ranks) noexcept {
 
 }  // namespace
 
-std::vector<std::byte> Incoming::call_body(const CallRecord& record, const std::byte* counts,
-                                           int num_ranks) {
+std::size_t Incoming::most_bytes_of_call(int num_ranks) noexcept {
+  return kHead + std::max(sizeof(CallRecord::reason), counts_bytes(CallKind::kAllToAll, num_ranks));
+}
+
+void Incoming::write_call(const CallRecord& record, const std::byte* counts, int num_ranks,
+                          std::vector<std::byte>& body) {
   const bool refuses = record.status != Code::kOk;
   const std::size_t rest =
       refuses ? std::strlen(record.reason) : counts_bytes(record.terms.kind, num_ranks);
-  std::vector<std::byte> body(kHead + rest);
+  body.resize(kHead + rest);
   std::memcpy(body.data(), &record, kHead);
   std::memcpy(body.data() + kHead, refuses ? static_cast<const void*>(record.reason) : counts,
               rest);
-  return body;
 }
 
 Incoming::Incoming(std::byte* segment, const CollectivesLayout& layout, const MailboxShape& shape,

@@ -35,8 +35,10 @@ class Incoming {
 
   // The body of a kCall: the record up to its reason, then the counts of its kind, or the reason if
   // the rank refuses. `counts`: CollectivesLayout::sent_counts() and those behind them.
-  static std::vector<std::byte> call_body(const CallRecord& record, const std::byte* counts,
-                                          int num_ranks);
+  static void write_call(const CallRecord& record, const std::byte* counts, int num_ranks,
+                         std::vector<std::byte>& body);
+  // The most bytes of such a body.
+  static std::size_t most_bytes_of_call(int num_ranks) noexcept;
 
  private:
   bool read_call(const MirrorMessage& message) noexcept;

@@ -25,6 +25,7 @@ Mirror::Mirror(GroupState& group, std::shared_ptr<Segment> segment, const Collec
       layout_(layout),
       incoming_(segment_->data(), layout, shape, group.rank(), group.size()),
       met_(group.size()),
+      call_(Incoming::most_bytes_of_call(group.size())),
       channel_{.read = [this](const InMessage& message) { read(message); },
                .go_on = [this] { return go_on(); },
                .awaited = [] { return Channel::Awaited{}; }},
@@ -59,16 +60,15 @@ void Mirror::send(int peer, MirrorMessage::Kind kind, std::uint64_t number,
   }
 }
 
-void Mirror::send_call(std::uint64_t number) const {
+void Mirror::send_call(std::uint64_t number) {
   const int rank = group_.rank();
   const auto& record = *reinterpret_cast<const CallRecord*>(at(layout_.record(rank, number)));
-  const std::vector<std::byte> body =
-      Incoming::call_body(record, at(layout_.sent_counts(rank, number)), group_.size());
+  Incoming::write_call(record, at(layout_.sent_counts(rank, number)), group_.size(), call_);
   for (const ForwardingTable::Mate& mate : table().mates)
-    send(mate.rank, MirrorMessage::kCall, number, body);
+    send(mate.rank, MirrorMessage::kCall, number, call_);
 }
 
-void Mirror::send_step(std::uint64_t step) const noexcept {
+void Mirror::send_step(std::uint64_t step) const {
   for (const ForwardingTable::Mate& mate : table().mates)
     send(mate.rank, MirrorMessage::kStep, step);
 }
@@ -104,7 +104,7 @@ void Mirror::send_piece(int receiver, std::uint64_t position, std::span<const st
   send(receiver, MirrorMessage::kPiece, position, piece);
 }
 
-void Mirror::send_taken(int sender, std::uint64_t taken) const noexcept {
+void Mirror::send_taken(int sender, std::uint64_t taken) const {
   send(sender, MirrorMessage::kTaken, taken);
 }
 

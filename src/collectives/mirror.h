@@ -37,8 +37,8 @@ class Mirror {
   const ForwardingTable& table() const noexcept { return group_.forwarding(); }
 
   // The record of a call and its counts, which raise the flag of its first round.
-  void send_call(std::uint64_t number) const;
-  void send_step(std::uint64_t step) const noexcept;
+  void send_call(std::uint64_t number);
+  void send_step(std::uint64_t step) const;
   // Bytes of this rank's window, at this offset in the segment, for the node of `reader`, or for
   // all other nodes.
   static constexpr int kAll = -1;
@@ -48,7 +48,7 @@ class Mirror {
   void meet(int peer);
   void send_piece(int receiver, std::uint64_t position, std::span<const std::byte> head,
                   std::span<const std::byte> data) const;
-  void send_taken(int sender, std::uint64_t taken) const noexcept;
+  void send_taken(int sender, std::uint64_t taken) const;
 
   // Call when the Collectives is destroyed: ranks of this node may still need messages that arrive
   // through this rank.
@@ -65,7 +65,8 @@ class Mirror {
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
   Incoming incoming_;
-  std::vector<bool> met_;  // [ranks] ranks that this one has connected to for messages
+  std::vector<bool> met_;        // [ranks] ranks that this one has connected to for messages
+  std::vector<std::byte> call_;  // for send_call()
   Channel channel_;
   std::uint32_t number_;
 };

@@ -5,7 +5,9 @@
 #include <numeric>
 #include <vector>
 
+#include "base/out_of_memory.h"
 #include "collectives/data.h"
+#include "collectives/digest.h"
 #include "exchange/setup/agreement.h"
 #include "memory/available.h"
 
@@ -17,25 +19,6 @@ constexpr const char* kObject = "Collectives object";  // in errors
 
 // The bytes of all mailboxes of one sender (mailbox.h).
 constexpr std::size_t kMailboxBytes = std::size_t{2} << 20;
-
-std::uint64_t mixed(std::uint64_t x) noexcept {  // splitmix64
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// The product with an odd number is another one for each count.
-std::uint64_t digest_of_pair(int source, int destination, std::int64_t count) noexcept {
-  const std::uint64_t pair = static_cast<std::uint64_t>(source) << 32 | std::uint32_t(destination);
-  return (mixed(pair) | 1) * static_cast<std::uint64_t>(count);
-}
-
-std::uint64_t digest_of(std::span<const std::int64_t> counts) noexcept {
-  std::uint64_t digest = 0;
-  for (int i = 0; i < std::ssize(counts); ++i) digest += digest_of_pair(0, i, counts[i]);
-  return digest;
-}
 
 const std::byte* bytes(const void* data) noexcept { return static_cast<const std::byte*>(data); }
 std::byte* bytes(void* data) noexcept { return static_cast<std::byte*>(data); }
@@ -177,9 +160,16 @@ Status CollectivesState::call(const CallTerms& terms, Limit limit, const CallArg
                               const Move& move) {
   if (Status begun = calls_.begin(terms, limit_of(limit)); !begun.ok()) return begun;
   if (!arguments.refusal().ok()) return calls_.refuse(arguments.refusal());
-  try {
-    return move();
-  } catch (const std::exception& error) {  // the other ranks count on this call: it has begun
+  try {  // the call has begun: the other ranks count on it
+    try {
+      return move();
+    } catch (const std::bad_alloc&) {
+      if (calls_.published()) throw;
+    }
+    return calls_.refuse({Code::kCapacity, kOutOfMemory, group_->rank()});
+  } catch (const std::bad_alloc&) {
+    return group_->fail(kOutOfMemory);
+  } catch (const std::exception& error) {
     return group_->fail(error.what());
   }
 }
@@ -306,9 +296,9 @@ Status CollectivesState::gather(const void* in, void* out, Counts counts, DataTy
                         .root = root,
                         .count = sum,
                         .counts = digest_of(counts)};
-  std::vector<std::int64_t> sent(group_->size()), received(group_->size());
   return call(terms, limit, check, [&] {
     calls_.publish_counts(counts, {});
+    std::vector<std::int64_t> sent(group_->size()), received(group_->size());
     sent[root] = counts[calls_.rank()];
     if (is_root) received.assign(counts.begin(), counts.end());
     const std::size_t element = element_bytes(dtype);
@@ -333,9 +323,9 @@ Status CollectivesState::scatter(const void* in, void* out, Counts counts, DataT
                         .root = root,
                         .count = sum,
                         .counts = digest_of(counts)};
-  std::vector<std::int64_t> sent(group_->size()), received(group_->size());
   return call(terms, limit, check, [&] {
     calls_.publish_counts(counts, {});
+    std::vector<std::int64_t> sent(group_->size()), received(group_->size());
     received[root] = counts[calls_.rank()];
     if (is_root) sent.assign(counts.begin(), counts.end());
     const std::size_t element = element_bytes(dtype);

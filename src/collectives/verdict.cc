@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "collectives/calls.h"
 
 namespace ferry::internal {
@@ -68,9 +69,14 @@ Status Calls::examine() {
     counts += theirs.size;
     traits_ |= theirs.traits;
   }
-  if ((traits_ & CallTrait::kRefuses) != 0) return name_refusal();
-  if (!agree) return name_mismatch();
-  return first.kind != CallKind::kAllToAll || counts == 0 ? Status{} : name_pair();
+  const bool refused = (traits_ & CallTrait::kRefuses) != 0;
+  agree = agree && (first.kind != CallKind::kAllToAll || counts == 0);
+  if (agree && !refused) return {};
+  try {
+    return refused ? name_refusal() : name_difference();
+  } catch (const std::bad_alloc&) {
+    return {refused ? Code::kPeerRejected : Code::kMismatch, kOutOfMemory};
+  }
 }
 
 // Names the first rank that refused, on all ranks.
@@ -104,7 +110,7 @@ std::string Calls::name_counts(int rank) const {
 }
 
 // Names the first rank that differs from the first rank, on all ranks.
-Status Calls::name_mismatch() const {
+Status Calls::name_difference() const {
   const CallTerms& first = record(members_[0]).terms;
   for (const int peer : members_) {
     const CallTerms& terms = record(peer).terms;
@@ -115,7 +121,7 @@ Status Calls::name_mismatch() const {
                         describe(first), peer, describe(terms), counts ? name_counts(peer) : ""),
             peer};
   }
-  return {};
+  return name_pair();
 }
 
 // Names the first pair whose counts differ, on all ranks.

@@ -48,7 +48,9 @@ class IncomingMessages : public testing::Test {
 
   std::vector<std::byte> body_of(const CallRecord& record) const {
     const std::vector<std::byte> counts(2 * kMembers * sizeof(std::int64_t));
-    return Incoming::call_body(record, counts.data(), kMembers);
+    std::vector<std::byte> body;
+    Incoming::write_call(record, counts.data(), kMembers, body);
+    return body;
   }
   const CallRecord& record(std::uint64_t number) const {
     return *reinterpret_cast<CallRecord*>(segment_.get() + layout_.record(kSender, number));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/caller.h"
+#include "collectives/refused_memory.h"
 #include "exchange/frame.h"
 #include "exchange/victim.h"
 
@@ -222,6 +223,43 @@ TEST_P(RefusedCalls, ACallOfMoreRoundsThanFlagsCountIsRefused) {
             "", {.deadline = std::chrono::seconds(20), .topology = ""});
 }
 
+// Rank 2 gets no memory, at each place where a call requests it. Between nodes one request is
+// refused: to tell other nodes takes memory.
+TEST_P(RefusedCalls, MemoryThatIsRefusedIsAnErrorOnAllRanks) {
+  const bool once = *GetParam().topology != '\0';
+  on_ranks([once](Collectives& c) {
+    constexpr std::int64_t kEach = 50'000;
+    const std::vector<std::int64_t> counts(kRanks, kEach);
+    std::vector<float> in(kRanks * kEach), out(kRanks * kEach);
+    const auto refused = [&](const char* name, bool allocates, const auto& call) {
+      int refusals = 0;
+      for (; refusals < 100; ++refusals) {
+        Status status;
+        {
+          const RefusedMemory after(c.rank() == 2 ? refusals : -1, once);
+          status = call();
+        }
+        if (status.ok()) break;
+        require_status(status, c.rank() == 2 ? Code::kCapacity : Code::kPeerRejected,
+                       {"out of memory"}, name);
+        require(status.culprit() == 2, std::to_string(status.culprit()));
+      }
+      require(refusals < 100 && (refusals > 0 || !allocates),
+              std::string(name) + ": " + std::to_string(refusals) + " refusals");
+    };
+    // The first large message to a node needs memory.
+    refused("all_gather_v", once,
+            [&] { return c.all_gather_v(in.data(), kEach, out.data(), counts, DataType::kFp32); });
+    refused("scatter_v", true,
+            [&] { return c.scatter_v(in.data(), out.data(), counts, DataType::kFp32, 0); });
+    refused("gather_v", true,
+            [&] { return c.gather_v(in.data(), out.data(), counts, DataType::kFp32, 0); });
+    refused("all_to_all_v", false,
+            [&] { return c.all_to_all_v(in.data(), counts, out.data(), counts, DataType::kFp32); });
+    refused("broadcast", false, [&] { return c.broadcast(in.data(), 9, DataType::kFp32, 0); });
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, RefusedCalls, testing::Values(Where{Mode::kThreads, ""}));
 INSTANTIATE_TEST_SUITE_P(Processes, RefusedCalls, testing::Values(Where{Mode::kProcesses, ""}));
 #ifdef FERRY_TESTS_BETWEEN_NODES
@@ -375,6 +413,31 @@ TEST(CollectivesWaits, ReceivesOfOneTagTakeMessagesInTheOrderOfTheSends) {
                                             std::to_string(data[number]));
       require_ok(collectives.barrier(), "barrier");
     }
+  });
+}
+
+// A wait finds no reason to give up while there is no memory for one.
+TEST(CollectivesWaits, AWaitWithoutMemoryGoesOnUntilItsDeadline) {
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      require_ok(collectives.barrier(), "the late rank");
+      while (Group(group).usable()) std::this_thread::yield();
+      return require_status(collectives.barrier(), Code::kBroken,
+                            {"rank 0 reported: out of memory"}, "the other rank");
+    }
+    Status early, late, later;
+    {
+      const RefusedMemory none(0);
+      early = collectives.barrier();
+      late = collectives.barrier(std::chrono::milliseconds(50));
+      later = collectives.barrier();
+    }
+    require_ok(early, "a rank that comes late");
+    require_status(late, Code::kBroken, {"out of memory"}, "a rank that does not come");
+    require_status(later, Code::kBroken, {"out of memory"}, "afterwards");
+    require(late.culprit() == 0 && later.culprit() == 0, "culprit");
   });
 }
 

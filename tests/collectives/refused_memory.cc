@@ -8,11 +8,15 @@ namespace {
 
 constexpr int kNoLimit = -1;
 thread_local int blocks_left = kNoLimit;
+thread_local bool refuses_once = false;
 
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  if (blocks_left == 0) throw std::bad_alloc();
+  if (blocks_left == 0) {
+    if (refuses_once) blocks_left = kNoLimit;
+    throw std::bad_alloc();
+  }
   if (blocks_left > 0) --blocks_left;
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
@@ -22,7 +26,10 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace ferry::test {
 
-RefusedMemory::RefusedMemory(int blocks) noexcept { blocks_left = blocks; }
+RefusedMemory::RefusedMemory(int blocks, bool once) noexcept {
+  blocks_left = blocks;
+  refuses_once = once;
+}
 RefusedMemory::~RefusedMemory() { blocks_left = kNoLimit; }
 
 }  // namespace ferry::test

@@ -87,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           .terms = {.kind = static_cast<CallKind>(flags >> 4)},
           .status = (flags & 4) != 0 ? ferry::Code::kInvalidArgument : ferry::Code::kOk};
       const std::array<std::byte, 2 * kRanks * sizeof(std::int64_t)> counts{};
-      body = Incoming::call_body(record, counts.data(), kRanks);
+      Incoming::write_call(record, counts.data(), kRanks, body);
     }
     const auto more = reader.get<std::uint8_t>();
     append(body, reader.take(std::min<std::size_t>(more, reader.remaining())));
