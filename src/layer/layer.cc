@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "exchange/public_calls.h"
 #include "exchange/setup/setup.h"
 
@@ -49,10 +50,12 @@ class Run {
   Batch batch(std::int64_t first_token, std::int64_t num_tokens) const;
   Status send(Batch& batch) const;
   void prepare(Batch& batch) const;
+  void allocate(Batch& batch) const;
   Status allocate_outside(Batch& batch) const;
   Status wait_for_sources_in_step(const Batch& batch) const;
   Status compute_as_rows_come(Batch& batch) const;
   void compute(Batch& batch, const std::vector<bool>& ready) const;
+  Status called(const std::vector<ExpertRows>& calls) const;
   ExpertRows rows_of(const Batch& batch, int expert) const;
   Status publish(Batch& batch) const;
 
@@ -91,11 +94,15 @@ Status Run::in_two() {
   if (!status.ok()) return status;
   prepare(first);
   // A send half waits until its rows are sent. Until then only that thread uses the exchange. Where
-  // the system refuses a thread, the send half runs in get().
-  std::future<Status> sent =
-      std::async(std::launch::async | std::launch::deferred, [&] { return send(second); });
+  // the system refuses a thread, the send half runs in get(); where it refuses memory, after the
+  // experts.
+  std::future<Status> sent;
+  try {
+    sent = std::async(std::launch::async | std::launch::deferred, [&] { return send(second); });
+  } catch (const std::bad_alloc&) {
+  }
   compute(first, {});
-  status = sent.get();
+  status = sent.valid() ? sent.get() : send(second);
   if (status.ok()) status = publish(first);
   // The other ranks have sent both halves; they learn of the failure when they receive the first.
   if (!status.ok() && status.group_usable())
@@ -127,8 +134,17 @@ Status Run::send(Batch& batch) const {
   return status;
 }
 
-// Allocates the rows that the experts write, before the first expert computes.
+// Without memory the batch has failed: the other ranks, which count on it, are told by publish().
 void Run::prepare(Batch& batch) const {
+  try {
+    allocate(batch);
+  } catch (const std::bad_alloc&) {
+    batch.failed = {Code::kCapacity, internal::kOutOfMemory};
+  }
+}
+
+// Allocates the rows that the experts write, before the first expert computes.
+void Run::allocate(Batch& batch) const {
   const Handle& handle = batch.received.handle;
   FERRY_CHECK(batch.done.size(), ==, 0U);   // called once per batch
   if (!handle.tokens_per_expert().empty())  // empty if this rank does not take part
@@ -150,8 +166,11 @@ Status Run::allocate_outside(Batch& batch) const {
   batch.outputs.dtype = args_.out_type;
   const std::int64_t bytes = batch.outputs.num_rows * internal::dense_pitch(batch.outputs.rows());
   const std::shared_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
-  if (!memory)
-    return {Code::kCapacity, fmt::format("layer: no memory for outputs of {} bytes", bytes)};
+  if (!memory) {
+    return {Code::kCapacity, internal::text_of([bytes] {
+              return fmt::format("layer: no memory for outputs of {} bytes", bytes);
+            })};
+  }
   batch.outputs.data = memory.get();
   batch.outputs.pin = memory;
   return {};
@@ -201,24 +220,37 @@ Status Run::compute_as_rows_come(Batch& batch) const {
 // Runs the ready experts that have not run; with an empty `ready`, all that have not run. A batch
 // that failed has no rows for their outputs, and its experts are skipped.
 void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
+  if (!batch.failed.ok()) return batch.done.assign(batch.done.size(), true);
   if (!ready.empty()) FERRY_CHECK(ready.size(), ==, batch.done.size());
   std::vector<ExpertRows> calls;
-  for (std::size_t expert = 0; expert < batch.done.size(); ++expert) {
-    if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
-    batch.done[expert] = true;
-    if (batch.failed.ok() && batch.received.handle.tokens_per_expert()[expert] > 0)
-      calls.push_back(rows_of(batch, static_cast<int>(expert)));
+  try {
+    for (std::size_t expert = 0; expert < batch.done.size(); ++expert) {
+      if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
+      batch.done[expert] = true;
+      if (batch.received.handle.tokens_per_expert()[expert] > 0)
+        calls.push_back(rows_of(batch, static_cast<int>(expert)));
+    }
+  } catch (const std::bad_alloc&) {
+    batch.failed = {Code::kCapacity, internal::kOutOfMemory};
+    return batch.done.assign(batch.done.size(), true);
   }
-  if (calls.empty()) return;
+  if (!calls.empty()) batch.failed = called(calls);
+}
+
+// Runs the experts. An error if they throw.
+Status Run::called(const std::vector<ExpertRows>& calls) const {
+  std::string why;
   try {
     experts_(calls);
+    return {};
   } catch (const std::exception& error) {
-    batch.failed = {Code::kInvalidArgument,
-                    fmt::format("layer: the experts threw: {}", error.what())};
+    why = internal::text_of(
+        [&] { return fmt::format("layer: the experts threw: {}", error.what()); });
   } catch (...) {
-    batch.failed = {Code::kInvalidArgument,
-                    "layer: the experts threw an exception of an unknown type"};
+    why = internal::text_of(
+        [] { return "layer: the experts threw an exception of an unknown type"; });
   }
+  return {Code::kInvalidArgument, std::move(why)};
 }
 
 ExpertRows Run::rows_of(const Batch& batch, int expert) const {
@@ -286,8 +318,10 @@ Status Layer::run(const LayerArgs& args, const Experts& experts) noexcept {
     if (!args.two_batches) return Run(exchange_, args, experts).in_one();
     const int depth = exchange_.config().depth;
     if (depth >= 2) return Run(exchange_, args, experts).in_two();
-    const Status why(Code::kInvalidArgument,
-                     fmt::format("layer: two_batches needs an exchange of depth 2, not {}", depth));
+    const Status why(Code::kInvalidArgument, internal::text_of([depth] {
+                       return fmt::format("layer: two_batches needs an exchange of depth 2, not {}",
+                                          depth);
+                     }));
     return exchange_.refuse_dispatch(why, args.active_ranks);
   });
 }

@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
+#include "collectives/refused_memory.h"
 #include "seat.h"
 #include "victim.h"
 
@@ -284,6 +286,47 @@ TEST_P(LayerCall, GoesOnWhenTooManyViewsAreAlive) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, LayerCall, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, LayerCall, testing::Values(Mode::kProcesses));
+
+// Rank 1 is refused one block of memory, at each place where a call requests it: in the layer,
+// which goes on, or in the exchange. Returns false if the call needs fewer blocks.
+bool refuse_memory(const Scenario& scenario, bool two_batches, int block,
+                   std::atomic<int>& goes_on) {
+  std::atomic<bool> refused{false};
+  run_ranks(Mode::kThreads, 2, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    require_ok(seat.run(seat.multiplies(), two_batches), "before");
+    require_ok(group.barrier(), "barrier");
+    Status status;
+    {
+      const RefusedMemory one(seat.rank() == 1 ? block : -1, /*once=*/true);
+      status = seat.run(seat.multiplies(), two_batches);
+    }
+    if (status.ok()) return;
+    refused = true;
+    const std::string what = fmt::format("block {}, two batches: {}", block, two_batches);
+    if (!status.group_usable()) {
+      require_status(status, Code::kBroken, {seat.rank() == 1 ? "out of memory" : "rank 1"}, what);
+      return;
+    }
+    require_status(status, seat.rank() == 1 ? Code::kCapacity : Code::kPeerRejected,
+                   {"out of memory"}, what);
+    ++goes_on;
+    require_ok(seat.run(seat.multiplies(), two_batches), what);
+    seat.check(what);
+  });
+  return refused;
+}
+
+TEST(LayerMemory, ThatIsRefusedIsAnErrorOnAllRanks) {
+  const Scenario scenario = plain_scenario(2, layer_config(), 1, 79);
+  for (const bool two_batches : {false, true}) {
+    int block = 0;
+    std::atomic<int> goes_on{0};
+    while (block < 200 && refuse_memory(scenario, two_batches, block, goes_on)) ++block;
+    EXPECT_LT(block, 200);
+    EXPECT_GE(goes_on, 6) << block << " blocks";  // on two ranks
+  }
+}
 
 // Rank 0's experts 0 and 1 get the tokens of one rank each, and rank 1 stops in the middle of its
 // own.
