@@ -27,8 +27,7 @@
 namespace ferry::internal {
 namespace {
 
-constexpr unsigned kPacketId = 1;      // the id of the active messages
-constexpr int kRoundsPerProgress = 8;  // calls of UCX's progress before other threads get a turn
+constexpr unsigned kPacketId = 1;  // the id of the active messages
 constexpr std::size_t kMaxBodyBytes = std::size_t{256} << 10;
 constexpr std::chrono::milliseconds kClosing{500};
 // How often the options of new sockets are set. UCX may make a connection at any time, and its
@@ -272,11 +271,10 @@ ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::siz
 }
 
 bool UcxTransport::progress(const PacketReader& read, Events& events) {
-  bool moved = false;
   FERRY_CHECK(read_, ==, nullptr);  // a reader must not call the transport
   read_ = &read;
-  for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
-    moved = true;
+  // Once: what has come may be what the caller waits for, and each call asks the kernel for more.
+  bool moved = ucx_.worker_progress(worker_) > 0;
   read_ = nullptr;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   for (const auto& [rank, status] : std::exchange(failed_, {})) {
