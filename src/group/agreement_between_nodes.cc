@@ -15,6 +15,9 @@ namespace {
 constexpr std::int64_t kAgainNs = 20'000'000;
 constexpr std::int64_t kLookNs = 500'000'000;  // between two looks for hosts that are silent
 
+// A rank that has just died seems to be one to which a link is lost, until its node has seen that.
+constexpr std::int64_t kApartNs = 100'000'000;
+
 // A ballot has the view, the number of the attempt and the rank that proposes. So ballots of
 // different ranks differ, and those of a later view are larger.
 constexpr int kViewShift = AbortWord::kViewShift, kRoundShift = 16;
@@ -107,7 +110,7 @@ Status NodesAgreement::step() {
   if (proposer() == mine_) return propose();
   phase_ = Phase::kIdle;
   Node& asked = nodes_[proposer()];
-  if (now_ns() < send_ns_ && asked.sent_to == reachable(asked)) return {};
+  if (now_ns() < send_ns_ && asked.sent_to == linked(asked)) return {};
   send_ns_ = now_ns() + kAgainNs;
   send(asked, {.what = What::kHere});
   return {};
@@ -119,7 +122,7 @@ Status NodesAgreement::propose() {
   const auto vote = phase_ == Phase::kPreparing ? &Node::promised : &Node::accepted;
   if (all_or_gone(vote) && !enough(vote)) return give_up();
   if (phase_ == Phase::kPreparing && all_or_gone(vote)) {
-    choose();
+    if (Status status = choose(); !status.ok() || phase_ == Phase::kIdle) return status;
   } else if (phase_ == Phase::kAccepting && enough(vote)) {
     decide(proposal_.members);
     proposal_.what = What::kDecided;
@@ -130,7 +133,7 @@ Status NodesAgreement::propose() {
   if (again) send_ns_ = now_ns() + kAgainNs;
   const auto awaited = phase_ == Phase::kPreparing ? &Node::promised : &Node::accepted;
   for (Node& node : nodes_)
-    if (!(node.*awaited) && (again || node.sent_to != reachable(node))) send(node, proposal_);
+    if (!(node.*awaited) && (again || node.sent_to != linked(node))) send(node, proposal_);
   return {};
 }
 
@@ -144,18 +147,25 @@ void NodesAgreement::begin_ballot() {
   proposal_ = {.what = What::kPrepare,
                .ballot = next_ << kViewShift | (round_ & kRoundMask) << kRoundShift |
                          static_cast<std::uint64_t>(group_.rank())};
-  for (Node& node : nodes_) node.promised = node.accepted = false;
+  for (Node& node : nodes_) node.promised = node.accepted = node.kept = false;
   send_ns_ = 0;
   take(mine_, *reply(proposal_));
 }
 
 // All nodes that can be reached have promised. If one of them has accepted a view, that view may be
-// decided already, and the last such is proposed again. Otherwise the ranks that have come are.
-void NodesAgreement::choose() {
+// decided already, and the last such is proposed again. Otherwise the ranks that have come are, of
+// nodes that reach each other.
+Status NodesAgreement::choose() {
   const Node* last = nullptr;
   for (const Node& node : nodes_) {
     if (node.promised && node.promise.accepted > (last ? last->promise.accepted : 0)) last = &node;
   }
+  if (!last && !keep_together() && now_ns() < apart_ns_ + kApartNs) {
+    phase_ = Phase::kIdle;
+    retry_ns_ = now_ns() + kAgainNs;
+    return {};
+  }
+  if (!last && !enough(&Node::kept)) return give_up();
   phase_ = Phase::kAccepting;
   proposal_.what = What::kAccept;
   proposal_.members.clear();
@@ -163,7 +173,7 @@ void NodesAgreement::choose() {
   for (const Node& node : nodes_) {
     for (const int rank : node.ranks) {
       const std::uint64_t seat = group_.flags_->slot(rank).seat.load(std::memory_order_acquire);
-      if (!last && node.promised && seat == Seat::in(next_)) proposal_.members.push_back(rank);
+      if (!last && node.kept && seat == Seat::in(next_)) proposal_.members.push_back(rank);
     }
   }
   std::ranges::sort(proposal_.members);
@@ -172,12 +182,16 @@ void NodesAgreement::choose() {
   proposal_.objects = std::move(known.objects);
   send_ns_ = 0;
   take(mine_, *reply(proposal_));
+  return {};
 }
 
 void NodesAgreement::send(Node& node, const AgreementMessage& message) {
-  const int rank = reachable(node);
-  if (rank < 0 || &node == &nodes_[mine_]) return;
-  node.sent_to = rank;
+  node.sent_to = linked(node);
+  if (node.sent_to >= 0) send(node.sent_to, message);
+}
+
+void NodesAgreement::send(int rank, const AgreementMessage& message) {
+  if (group_.here(rank)) return;
   const auto held = group_.lock();
   try {
     if (!group_.nodes_.reached[rank]) group_.connect({rank});
@@ -281,6 +295,11 @@ AgreementMessage NodesAgreement::promise(std::uint64_t ballot) const {
                            of_rank.objects[next_ % 2].load(std::memory_order_relaxed), rank});
   }
   known.objects = group_.survival().prepared(next_);
+  for (const int rank : group_.view().members) {
+    const bool ended = group_.flags_->has_left(rank) || !group_.rendezvous_->alive(rank);
+    if (group_.here(rank) ? ended : ViewMessages::unreachable(group_, rank))
+      known.unreached.push_back(rank);
+  }
   return known;
 }
 

@@ -9,7 +9,8 @@
 //     with exactly half and the lowest rank of the last view. So two different views are never
 //     decided: two such sets of nodes have a node in common.
 //   - A node that can be reached is waited for. One that cannot be is outside. One that finds that
-//     it reaches too few votes gives up and says so; it counts as one that cannot be reached.
+//     it reaches too few votes gives up and says so; it counts as one that cannot be reached. Of
+//     two that cannot reach each other one is left out.
 //
 // docs/protocol.md, "Views", has the whole.
 #pragma once
@@ -54,6 +55,7 @@ class NodesAgreement {
   struct Node {
     std::vector<int> ranks = {};  // in the last view, ascending
     bool promised = false, accepted = false;
+    bool kept = false;  // in the proposal
     AgreementMessage promise = {};
     std::vector<std::int32_t> waits = {};  // for these ranks, as it has said last
     int sent_to = -1;                      // the rank to which the last message went
@@ -73,8 +75,11 @@ class NodesAgreement {
   bool all_or_gone(bool Node::*vote) const noexcept;
   Status propose();
   void begin_ballot();
-  void choose();
+  Status choose();
+  bool apart(const Node& one, const Node& other) const noexcept;
+  bool keep_together() noexcept;
   void send(Node& node, const AgreementMessage& message);
+  void send(int rank, const AgreementMessage& message);
   using Answer = std::function<std::optional<AgreementMessage>(const AgreementMessage& asked)>;
   void take_messages(const Answer& answer);
   void take(std::size_t node, const AgreementMessage& message);
@@ -97,6 +102,7 @@ class NodesAgreement {
   AgreementMessage proposal_;
   std::uint64_t round_ = 0;
   std::int64_t send_ns_ = 0, retry_ns_ = 0, look_ns_ = 0;
+  std::int64_t apart_ns_ = 0;  // since when two nodes cannot reach each other
 };
 
 }  // namespace ferry::internal

@@ -34,6 +34,7 @@ std::vector<std::byte> AgreementMessage::bytes() const {
   append_list(out, members);
   append_list(out, seats);
   append_list(out, objects);
+  append_list(out, unreached);
   return out;
 }
 
@@ -44,10 +45,12 @@ std::optional<AgreementMessage> AgreementMessage::read(std::span<const std::byte
   message.ballot = reader.get<std::uint64_t>();
   message.accepted = reader.get<std::uint64_t>();
   const bool whole = read_list(reader, message.members) && read_list(reader, message.seats) &&
-                     read_list(reader, message.objects) && reader.done();
+                     read_list(reader, message.objects) && read_list(reader, message.unreached) &&
+                     reader.done();
   const auto is_rank = [size](std::int64_t rank) { return rank >= 0 && rank < size; };
   const bool good =
       whole && message.what <= What::kOutvoted && std::ranges::all_of(message.members, is_rank) &&
+      std::ranges::all_of(message.unreached, is_rank) &&
       std::ranges::all_of(message.seats, [&](const RankSeat& one) { return is_rank(one.rank); }) &&
       std::ranges::all_of(message.objects, [&](const auto& one) { return is_rank(one.rank); });
   return good ? std::optional(std::move(message)) : std::nullopt;

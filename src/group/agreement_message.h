@@ -36,6 +36,7 @@ struct AgreementMessage {
   std::vector<std::int32_t> members = {};
   std::vector<RankSeat> seats = {};
   std::vector<Lasting::Prepared> objects = {};
+  std::vector<std::int32_t> unreached = {};  // ranks to which the sender has no link, or that died
 
   std::vector<std::byte> bytes() const;
   // nullopt: the bytes are no message of a group of `size`.

@@ -1,11 +1,12 @@
-// The votes of NodesAgreement: which nodes can be reached, whether they are enough, and what a node
-// does when they are not.
+// The votes of NodesAgreement: which nodes can be reached and reach each other, whether they are
+// enough, and what a node does when they are not.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 
+#include "base/clock.h"
 #include "group/agreement_between_nodes.h"
 #include "group/state.h"
 
@@ -28,14 +29,15 @@ void NodesAgreement::set_outvoted(const Node& node, int without) noexcept {
                             std::memory_order_relaxed);
 }
 
-// The lowest rank of a node to which there is a link; -1: there is none.
+// The rank of a node to which messages go, the lowest one to which there is a link; -1: there is
+// none.
 int NodesAgreement::linked(const Node& node) const noexcept {
   const auto found = std::ranges::find_if(
       node.ranks, [this](int rank) { return !ViewMessages::unreachable(group_, rank); });
   return found == node.ranks.end() ? -1 : *found;
 }
 
-// The rank of a node to which messages go; -1: it cannot be reached, or has given up.
+// The same; -1 also if the node has given up.
 int NodesAgreement::reachable(const Node& node) const noexcept {
   if (&node != &nodes_[mine_] && outvoted_without(node) >= 0) return -1;
   return linked(node);
@@ -61,14 +63,50 @@ bool NodesAgreement::all_or_gone(bool Node::*vote) const noexcept {
                              [&](const Node& node) { return node.*vote || reachable(node) < 0; });
 }
 
+// Whether the speaker of one node has no link to a rank of the other one that lives.
+bool NodesAgreement::apart(const Node& one, const Node& other) const noexcept {
+  return std::ranges::any_of(one.promise.unreached, [&](int rank) {
+    return std::ranges::count(other.ranks, rank) > 0 &&
+           std::ranges::count(other.promise.unreached, rank) == 0;
+  });
+}
+
+// A view in which two nodes cannot reach each other would end at once, and so would those that
+// follow. Of the nodes that promised, the one that is apart from the most votes is left out first.
+// True: none is.
+bool NodesAgreement::keep_together() noexcept {
+  for (Node& node : nodes_) node.kept = node.promised;
+  bool together = true;
+  while (true) {
+    Node* worst = nullptr;
+    std::size_t most = 1;
+    for (Node& node : nodes_) {
+      std::size_t votes = 0;
+      for (const Node& other : nodes_) {
+        const bool both = node.kept && other.kept && &node != &nodes_[mine_];
+        if (both && (apart(node, other) || apart(other, node))) votes += other.ranks.size();
+      }
+      if (votes >= most) worst = &node, most = votes;
+    }
+    if (!worst) break;
+    worst->kept = together = false;
+  }
+  if (together || apart_ns_ == 0) apart_ns_ = together ? 0 : now_ns();
+  return together;
+}
+
 // The other ranks of this node, and the nodes that can be reached, do not wait for this one.
 Status NodesAgreement::give_up() {
   auto gone = std::ranges::find_if(nodes_, [this](const Node& one) { return linked(one) < 0; });
-  if (gone == nodes_.end())
-    gone = std::ranges::find_if(nodes_, [this](const Node& one) { return reachable(one) < 0; });
+  if (gone == nodes_.end()) {
+    gone = std::ranges::find_if(
+        nodes_, [this](const Node& one) { return reachable(one) < 0 || !one.kept; });
+  }
   const int without = gone->ranks[0];
   set_outvoted(nodes_[mine_], without);
-  for (Node& node : nodes_) send(node, {.what = What::kOutvoted});
+  // To all ranks, as the lowest one of a node may have just left.
+  for (const int rank : group_.view().members)
+    if (!ViewMessages::unreachable(group_, rank)) send(rank, {.what = What::kOutvoted});
   phase_ = Phase::kIdle;
   return minority(without);
 }
@@ -76,8 +114,9 @@ Status NodesAgreement::give_up() {
 // `without`: a rank that the speaker of this node cannot reach.
 Status NodesAgreement::minority(int without) const {
   std::vector<int> gone, left;
+  const bool chosen = std::ranges::any_of(nodes_, &Node::kept);
   for (const Node& node : nodes_) {
-    if (linked(node) < 0 || node.ranks[0] == without) {
+    if (linked(node) < 0 || node.ranks[0] == without || (chosen && !node.kept)) {
       std::ranges::copy(node.ranks, std::back_inserter(gone));
     } else if (reachable(node) >= 0) {
       std::ranges::copy(node.ranks, std::back_inserter(left));
@@ -85,11 +124,11 @@ Status NodesAgreement::minority(int without) const {
   }
   return {
       Code::kPeerLost,
-      fmt::format("survive: no rank of the nodes with ranks {} of view {} can be reached. Ranks "
+      fmt::format("survive: no rank of the nodes with ranks {} of view {} can be reached{}. Ranks "
                   "{} are not more than half of the view, nor half of it with rank {}, and so "
                   "they cannot go on: the others might. Make a new group",
-                  fmt::join(gone, ", "), group_.view().number, fmt::join(left, ", "),
-                  group_.view().members[0]),
+                  fmt::join(gone, ", "), group_.view().number, chosen ? " by all others" : "",
+                  fmt::join(left, ", "), group_.view().members[0]),
       without};
 }
 

@@ -30,6 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const std::int32_t rank : message->members) require(is_rank(rank));
   for (const AgreementMessage::RankSeat& one : message->seats) require(is_rank(one.rank));
   for (const auto& one : message->objects) require(is_rank(one.rank));
+  for (const std::int32_t rank : message->unreached) require(is_rank(rank));
   const bool answered = message->what == AgreementMessage::What::kPromise ||
                         message->what >= AgreementMessage::What::kAccepted ||
                         message->what == AgreementMessage::What::kWaits;

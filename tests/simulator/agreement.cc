@@ -60,8 +60,10 @@ class AgreementRun {
     for (const auto& [begun, members] : views_)
       if (begun != ++number) complain(fmt::format("view {} was left out", number));
     outcome_.num_views = static_cast<int>(views_.size()) + 1;
-    // Each rank ends at most one view by its end, and others by survive().
-    if (outcome_.num_views > 1 + case_.num_ranks() + num_surviving_ && !may_be_late())
+    // Each rank ends at most one view by its end, and others by survive(). A view may begin before
+    // all have seen that a link is lost.
+    const int most = 1 + case_.num_ranks() + num_surviving_ + 2 * std::ssize(case_.blows);
+    if (outcome_.num_views > most && !may_be_late())
       complain(fmt::format("{} views without a reason", outcome_.num_views));
     outcome_.digest = simulation_.digest();
     outcome_.steps = simulation_.steps();
@@ -88,6 +90,14 @@ class AgreementRun {
   Rank& mine() { return ranks_[simulation_.running()]; }
   bool dead() const { return simulation_.dead(simulation_.running()); }
   bool lost(int rank) const { return simulation_.dead(rank) || ranks_[rank].gone; }
+  // Those that can reach each other are the parts of a group that is cut into two.
+  bool has_two_parts() const {
+    const auto is_cut = [](const auto& blow) { return blow.fault == Fault::kCut; };
+    const auto cuts = std::ranges::count_if(case_.blows, is_cut);
+    if (cuts == 0) return true;
+    const AgreementCase::Blow& blow = *std::ranges::find_if(case_.blows, is_cut);
+    return cuts == 1 && (blow.part | blow.other) == (2 << case_.nodes.of_rank.back()) - 1;
+  }
   bool is_cut(int rank, int peer) const { return cut_.contains(std::minmax(rank, peer)); }
   // Ranks may wait for others until their deadlines.
   bool may_be_late() const { return case_.has(Fault::kStop) || case_.has(Fault::kPartition); }
@@ -201,15 +211,17 @@ class AgreementRun {
       return;
     }
     require(status.code() == Code::kPeerLost, "survive: " + status.message());
-    require(lost(status.culprit()) || is_cut(me, status.culprit()),
+    require(lost(status.culprit()) || is_cut(me, status.culprit()) || !has_two_parts(),
             "a rank that can be reached is called lost: " + status.message());
     std::set<int> reached;
     for (const int rank : group.view().members)
       if (!lost(rank) && !is_cut(me, rank)) reached.insert(case_.nodes.of_rank[rank]);
-    require(!is_enough(group.view(), reached),
+    require(!is_enough(group.view(), reached) || !has_two_parts(),
             "a part that may go on is refused: " + status.message());
     ++outcome_.num_refused;
-    if (simulation_.choose(2, kStayRarity) > 0) simulation_.sleep(nullptr, kStayNs);
+    // Where others reach the part that went on only through this rank, they wait for it.
+    if (has_two_parts() && simulation_.choose(2, kStayRarity) > 0)
+      simulation_.sleep(nullptr, kStayNs);
   }
 
   // Whether these nodes may begin the view that follows `view`.
@@ -335,7 +347,7 @@ class AgreementRun {
       case Fault::kStop: return simulation_.stop(blow.rank, now + kForGoodNs);
       case Fault::kOutage: return network_.part(node, now + kOutageNs);
       case Fault::kPartition: return network_.part(node, now + 100 * kForGoodNs);
-      case Fault::kCut: return cut(blow.part);
+      case Fault::kCut: return cut(blow.part, blow.other);
       case Fault::kRaise: ranks_[blow.rank].raises = true; return;
       default: break;
     }
@@ -344,11 +356,11 @@ class AgreementRun {
     kernel_.kill(blow.rank);
   }
 
-  void cut(int part) {
+  void cut(int part, int other) {
     const std::vector<int>& nodes = case_.nodes.of_rank;
     for (int rank = 0; rank < case_.num_ranks(); ++rank) {
-      for (int peer = 0; peer < rank; ++peer) {
-        if ((part >> nodes[rank] & 1) == (part >> nodes[peer] & 1)) continue;
+      for (int peer = 0; peer < case_.num_ranks(); ++peer) {
+        if (!(part >> nodes[rank] & 1) || !(other >> nodes[peer] & 1)) continue;
         if (!cut_.insert(std::minmax(rank, peer)).second) continue;
         network_.cut(rank, peer);
         kernel_.cut(rank, peer);
@@ -388,10 +400,26 @@ std::string AgreementCase::describe() const {
   for (const Blow& blow : blows) {
     text += fmt::format(", {} of rank {} after {} turns{}", name_of(blow.fault), blow.rank,
                         blow.turns, blow.in_survive ? " in survive()" : "");
-    if (blow.fault == Fault::kCut) text += fmt::format(" (nodes {:b})", blow.part);
+    if (blow.fault == Fault::kCut)
+      text += fmt::format(" (nodes {:b} and {:b})", blow.part, blow.other);
   }
   return text;
 }
+
+namespace {
+
+// All links between two parts, or those between two nodes.
+void draw_cut(AgreementCase::Blow& blow, int num_nodes, Random& random) {
+  const int all = (1 << num_nodes) - 1;
+  blow.part = static_cast<int>(random.between(1, all - 1));
+  blow.other = all & ~blow.part;
+  if (num_nodes == 2 || !random.one_in(3)) return;
+  const int one = static_cast<int>(random.below(num_nodes));
+  blow.part = 1 << one;
+  blow.other = 1 << (one + random.between(1, num_nodes - 1)) % num_nodes;
+}
+
+}  // namespace
 
 AgreementCase draw_agreement(std::uint64_t seed) {
   constexpr std::array kMostTurns = {20, 100, 300, 1000};
@@ -412,7 +440,6 @@ AgreementCase draw_agreement(std::uint64_t seed) {
                   .top_k = static_cast<int>(random.between(1, 3)),
                   .dtype = random.pick(std::array{DataType::kBf16, DataType::kFp32}),
                   .depth = static_cast<int>(random.between(1, 3))};
-  const auto num_nodes = static_cast<std::int64_t>(sizes.size());
   for (std::int64_t left = random.between(1, 4); left > 0; --left) {
     AgreementCase::Blow blow{.fault = random.pick(kBlowsBetweenNodes),
                              .rank = static_cast<int>(random.below(num_ranks)),
@@ -420,8 +447,7 @@ AgreementCase draw_agreement(std::uint64_t seed) {
                              .in_survive = random.one_in(2)};
     if (blow.in_survive)
       blow.turns = static_cast<int>(random.below(random.pick(kMostTurnsInSurvive)));
-    if (blow.fault == Fault::kCut)
-      blow.part = static_cast<int>(random.between(1, (std::int64_t{1} << num_nodes) - 2));
+    if (blow.fault == Fault::kCut) draw_cut(blow, static_cast<int>(sizes.size()), random);
     drawn.blows.push_back(blow);
   }
   drawn.num_rounds = static_cast<int>(random.between(1, 5));

@@ -21,6 +21,7 @@ struct AgreementCase {
     int turns;                // of the rank before it
     bool in_survive = false;  // only turns in survive() count
     int part = 0;             // of a cut: the nodes on one side of it, as bits
+    int other = 0;            // and those on the other side
   };
   std::uint64_t seed = 0;
   Nodes nodes = {};
