@@ -89,8 +89,8 @@ using Body = std::function<void(Group)>;
 // `options` on the nodes of the test, unless they name a topology.
 GroupOptions on_test_nodes(GroupOptions options, int num_ranks);
 
-// While it lives, ranks of groups of threads that the frame makes have such transports between
-// nodes.
+// While it lives, ranks of groups that the frame makes have such transports between nodes. A
+// process that comes back has not.
 class FrameTransports {
  public:
   explicit FrameTransports(internal::TransportFactory make_transport);
