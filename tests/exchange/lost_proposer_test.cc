@@ -131,8 +131,7 @@ class LostProposer : public testing::TestWithParam<Case> {};
 
 TEST_P(LostProposer, WhatMayBeDecidedIsDecided) {
   const auto& [name, blow, view2, view3] = GetParam();
-  ExchangeConfig config = fault_config();
-  config.num_experts = 5 * 4 * 3;
+  const ExchangeConfig config{.max_tokens = 4, .hidden = 16, .num_experts = 60, .top_k = 4};
   const Scenario scenario = scenario_of_sets(nodes_of(kTopology), config, 72);
   const SharedBoard board;
   const FrameTransports transports(
