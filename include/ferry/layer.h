@@ -59,7 +59,8 @@ class FERRY_EXPORT Layer {
   // experts whose rows have arrived since the previous call, while rows of others may still be
   // missing. Results equal those of dispatch, all experts and combine one after the other, bit for
   // bit. If `compute` throws, run() ends on all ranks within the group's deadline, on this rank
-  // with kInvalidArgument and the exception's text. The layer stays usable.
+  // with kInvalidArgument and the exception's text. The layer stays usable. So it does where the
+  // layer is refused memory (kCapacity).
   [[nodiscard]] Status run(const LayerArgs& args, const Experts& experts) noexcept;
 
   Exchange& exchange() noexcept { return exchange_; }
