@@ -22,17 +22,17 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kRanks = 500;  // that all have waited for each other: 16 MB of text
+constexpr int kManyRanks = 500;  // that all have waited for each other: 16 MB of text
 constexpr std::size_t kPiece = 64 << 10;
 constexpr useconds_t kPieceUs = 100'000;
 
 NodeCounters node_of_many_waits() {
-  const std::size_t rows = 4096, row_bytes = RankCounters::row_bytes(kRanks);
-  NodeCounters node{.segment = Segment::create(rows + kRanks * row_bytes),
-                    .ranks = std::vector<int>(kRanks)};
-  EXPECT_TRUE(node.segment->commit(0, rows + kRanks * row_bytes));
+  const std::size_t rows = 4096, row_bytes = RankCounters::row_bytes(kManyRanks);
+  NodeCounters node{.segment = Segment::create(rows + kManyRanks * row_bytes),
+                    .ranks = std::vector<int>(kManyRanks)};
+  EXPECT_TRUE(node.segment->commit(0, rows + kManyRanks * row_bytes));
   auto& head = *reinterpret_cast<CountersHead*>(node.segment->data());
-  head.num_ranks = kRanks;
+  head.num_ranks = kManyRanks;
   head.rows_offset = rows;
   head.row_bytes = row_bytes;
   std::iota(node.ranks.begin(), node.ranks.end(), 0);

@@ -15,7 +15,7 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kSize = 3;
+constexpr int kFounders = 3;
 
 enum Role : int { kFirst, kSecond, kThird, kThirdAgain };
 
@@ -40,7 +40,7 @@ TEST(Newcomer, IsNamedByTheEnvironment) {
   const std::string address = fmt::format("newcomer-test-{}", getpid());
   const auto results = in_processes({kFirst, kSecond, kThird, kThirdAgain}, [&](int role) {
     setenv("FERRY_ADDR", address.c_str(), 1);
-    setenv("FERRY_SIZE", std::to_string(kSize).c_str(), 1);
+    setenv("FERRY_SIZE", std::to_string(kFounders).c_str(), 1);
     setenv("FERRY_RANK", std::to_string(role == kThirdAgain ? kThird : role).c_str(), 1);
     if (role == kThirdAgain) setenv("FERRY_NEWCOMER", "1", 1);
     Group group = Group::from_environment(kOptions);
@@ -50,36 +50,36 @@ TEST(Newcomer, IsNamedByTheEnvironment) {
 }
 
 // The records of an all-gather, and the address of the group, in memory that the processes share.
-struct Board {
+struct Meeting {
   static constexpr std::size_t kMostBytes = 1024;
   std::atomic<int> come{0};
   std::atomic<bool> has_address{false};
-  char records[kSize][kMostBytes];
+  char records[kFounders][kMostBytes];
   char address[64];
 };
 
 TEST(Newcomer, FindsAGroupThatWasMadeByAnAllGather) {
   void* const memory =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
-  Board& board = *new (memory) Board;
+  Meeting& board = *new (memory) Meeting;
   const auto results = in_processes({kFirst, kSecond, kThird, kThirdAgain}, [&](int role) {
     if (role == kThirdAgain) {
       while (!board.has_address.load(std::memory_order_acquire)) usleep(1000);
       GroupOptions options = kOptions;
       options.newcomer = true;
-      Group group = Group::connect(board.address, kThird, kSize, options);
+      Group group = Group::connect(board.address, kThird, kFounders, options);
       return take_part(group, kThirdAgain);
     }
     const AllGather gather = [&](const void* mine, void* all, std::size_t bytes) {
       std::memcpy(board.records[role], mine, bytes);
       board.come.fetch_add(1, std::memory_order_acq_rel);
-      while (board.come.load(std::memory_order_acquire) < kSize) usleep(1000);
-      for (int rank = 0; rank < kSize; ++rank)
+      while (board.come.load(std::memory_order_acquire) < kFounders) usleep(1000);
+      for (int rank = 0; rank < kFounders; ++rank)
         std::memcpy(static_cast<char*>(all) + rank * bytes, board.records[rank], bytes);
       return true;
     };
-    Group group = Group::from_all_gather(role, kSize, gather, kOptions);
+    Group group = Group::from_all_gather(role, kFounders, gather, kOptions);
     if (role == kFirst) {
       group.origin().address.copy(board.address, sizeof board.address - 1);
       board.has_address.store(true, std::memory_order_release);
@@ -87,7 +87,7 @@ TEST(Newcomer, FindsAGroupThatWasMadeByAnAllGather) {
     return take_part(group, static_cast<Role>(role));
   });
   EXPECT_THAT(results, kAllWell);
-  munmap(memory, sizeof(Board));
+  munmap(memory, sizeof(Meeting));
 }
 
 }  // namespace
