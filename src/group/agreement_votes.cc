@@ -107,6 +107,7 @@ Status NodesAgreement::give_up() {
   // To all ranks, as the lowest one of a node may have just left.
   for (const int rank : group_.view().members)
     if (!ViewMessages::unreachable(group_, rank)) send(rank, {.what = What::kOutvoted});
+  group_.move_messages();  // the caller may compute now
   phase_ = Phase::kIdle;
   return minority(without);
 }
