@@ -26,7 +26,7 @@ class FerryCommunicator(CpuCommunicator):
         expert_parallel = config.parallel_config.enable_expert_parallel
         super().__init__(cpu_group, device, device_group, unique_name, use_all2all and not expert_parallel)
         if self.is_ep_communicator and (use_all2all or expert_parallel):
-            if config.compilation_config.mode != CompilationMode.NONE:
+            if use_all2all and config.compilation_config.mode != CompilationMode.NONE:
                 MoERunner._select_forward = _opaque_forward
             if expert_parallel:
                 self._share_experts(use_all2all)
