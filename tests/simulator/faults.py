@@ -90,10 +90,10 @@ FAULTS = [
     ("joining: a rank that loses rank 0 looks for it until its deadline",
      [(JOIN, "    if (!frame && coord", "    if (!FAULT && !frame && coord")]),
     ("joining, as it was once: a rank that cannot meet those of its host says so when they have come",
-     [(MEET, "    across->give_up(", "    if (FAULT) check_no_problem(across->all_gather(error.what(), deadline));\n"
-       "    across->give_up("),
-      (MEET, '  across->all_gather("", deadline);  // all',
-       '  check_no_problem(across->all_gather("", deadline));  // all')]),
+     [(MEET, "    across.give_up(", "    if (FAULT) check_no_problem(across.all_gather(error.what(), deadline));\n"
+       "    across.give_up("),
+      (MEET, '  across.all_gather("", deadline);  // all',
+       '  check_no_problem(across.all_gather("", deadline));  // all')]),
     ("views: an exchange goes on from the last operation of the rank itself",
      [(NEXT_VIEW, "    issued_ = std::max(issued_, theirs.", "    if (!FAULT) issued_ = std::max(issued_, theirs.")]),
     ("views: barriers go on from those of the rank itself",
