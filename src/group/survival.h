@@ -63,7 +63,7 @@ class Survival {
     return view_.members.size() == is_member_.size() ? nullptr : &is_member_;
   }
 
-  // Between these two the object is renewed with each view.
+  // From add() to remove() the object is renewed with each view.
   void add(Lasting* object);
   void remove(Lasting* object) noexcept;
   // The offers of the objects, in the order in which these were added.

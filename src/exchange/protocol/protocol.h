@@ -33,7 +33,7 @@ struct Issued {
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
   std::chrono::nanoseconds deadline{0};  // for each of its calls
-  // False: the caller named ranks that are no valid set, and `active` are all ranks.
+  // False: the ranks that the caller named are not a valid set. `active` then has all ranks.
   bool set_known = true;
 };
 
