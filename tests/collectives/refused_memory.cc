@@ -21,6 +21,14 @@ void* operator new(std::size_t bytes) {
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
+// Its memory, too, ends in the operator delete below.
+void* operator new(std::size_t bytes, const std::nothrow_t& /*nothrow*/) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
