@@ -450,8 +450,10 @@ TEST_P(Survive, ALivingRankIsNotLeftBehind) {
   const SharedBoard board;
   const auto body = [&](Group group, Seat& seat) {
     require_ok(play_view(group, seat), "all");
+    board.tell();
+    board.await_told(kRanks);  // survive() of one rank would end the calls of the others
     if (seat.rank() == 2) {
-      board.await_told(kRanks - 1);
+      board.await_told(2 * kRanks - 1);
     } else {
       const Status status = group.survive(std::chrono::milliseconds(100));
       require_status(status, Code::kTimeout, {"rank 2", "did not come to view 2", "alive"}, "late");
@@ -462,7 +464,8 @@ TEST_P(Survive, ALivingRankIsNotLeftBehind) {
     }
     survive(group, 2, 15);
     require_ok(play_view(group, seat), "all again");
-    require_ok(group.barrier(), "barrier");
+    board.tell();
+    board.await_told(3 * kRanks - 1);
     survive(group, 3, 15);
     require_ok(play_view(group, seat), "all once more");
   };
