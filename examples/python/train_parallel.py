@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ferry
 import ferry.torch
+import ferry.torch_backend  # torch 2.13 only: 2.14 and later find the backend by its name
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -80,7 +81,6 @@ def main(way="ddp", num_sharing="2", folder=None):
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
+    dist.init_process_group("cpu:ferry")
     main(*sys.argv[1:])
-    dist.barrier()  # Gloo's threads drop the tensors of the calls before; at Python's end that would abort
     dist.destroy_process_group()
