@@ -168,8 +168,9 @@ Job::Watched Job::start_in_place(int index) {
     if (!spare.spare || !spare.running) continue;
     const ssize_t put = ::write(spare.in.fd(), lines.data(), lines.size());
     if (put != static_cast<ssize_t>(lines.size())) continue;  // it is about to end
+    spare.running = false;  // the element that stays has no process
     Watched taken = std::move(spare);
-    spare.running = false;
+    taken.running = true;
     taken.spare = false;
     taken.in = {};
     taken.name = std::to_string(task_.share.first_rank + index);
