@@ -96,7 +96,7 @@ with ferry.init() as group:
 
 
 def test_a_spare_takes_the_place_of_a_killed_rank():
-    job = launch(2, "--restart", "1", "--spares", "2", "--", sys.executable, "-c", SPARES)
+    job = launch(2, "--restart", "1", "--spares", "2", "--", sys.executable, "-c", SPARES, RANK="7", LOCAL_RANK="7")
     try:
         while sum(map(is_member, children_of(job))) < 2:
             time.sleep(0.01)
