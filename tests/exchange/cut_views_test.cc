@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "network/passing_transport.h"
 #include "victim.h"
@@ -61,12 +60,6 @@ class CutTransport final : public PassingTransport {
   }
 
  private:
-  // The field of MessageChannel::Head.
-  static int sender(std::span<const std::byte> head) {
-    internal::ByteReader reader(head);
-    reader.take(20);
-    return static_cast<int>(reader.get<std::uint32_t>());
-  }
   bool is_cut(int peer) const {
     return cable_.cut.load(std::memory_order_acquire) && rank_ &&
            (cable_.part >> *rank_ & 1) != (cable_.part >> peer & 1);

@@ -80,12 +80,6 @@ class CutTransport final : public PassingTransport {
   }
 
  private:
-  // The field of MessageChannel::Head.
-  static int sender(std::span<const std::byte> head) {
-    internal::ByteReader reader(head);
-    reader.take(20);
-    return static_cast<int>(reader.get<std::uint32_t>());
-  }
   bool is_behind_the_cut(int peer) const {
     return std::min(rank_, peer) == 0 && std::max(rank_, peer) >= kFirstOfTheLastNode;
   }

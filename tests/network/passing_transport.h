@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "network/transport.h"
 
 namespace ferry::test {
@@ -50,6 +52,14 @@ class PassingTransport : public internal::Transport {
   void sleep(int wait_us) override { transport_->sleep(wait_us); }
   void wake() override { transport_->wake(); }
   std::string describe() const override { return transport_->describe(); }
+
+ protected:
+  // The rank that sent a packet: the field of MessageChannel::Head.
+  static int sender(std::span<const std::byte> head) {
+    internal::ByteReader reader(head);
+    reader.take(20);
+    return static_cast<int>(reader.get<std::uint32_t>());
+  }
 
  private:
   const std::unique_ptr<internal::Transport> transport_;
