@@ -8,15 +8,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "network/passing_transport.h"
+#include "cut_transport.h"
 #include "victim.h"
 #include "view_rounds.h"
 
@@ -26,48 +24,20 @@ namespace {
 // Once it is cut, nothing passes between the ranks of `part` and the others.
 struct Cable {
   int part;                      // as bits
-  std::atomic<bool> cut{false};  // release by the rank that cuts, acquire in CutTransport
+  std::atomic<bool> cut{false};  // release by the rank that cuts, acquire in CableTransport
 };
 
-class CutTransport final : public PassingTransport {
+class CableTransport final : public CutTransport {
  public:
-  explicit CutTransport(const Cable& cable)
-      : PassingTransport(internal::ucx_transport()), cable_(cable) {}
-
-  void connect(const std::map<int, std::string>& addresses) override {
-    for (const auto& [peer, address] : addresses) peers_.insert(peer);
-    PassingTransport::connect(addresses);
-  }
-  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-            void* ticket) override {
-    rank_ = sender(head);
-    return is_cut(peer) || PassingTransport::send(peer, head, body, ticket);
-  }
-  bool progress(const PacketReader& read, Events& events) override {
-    const bool moved = PassingTransport::progress(
-        [&](const Packet& packet) {
-          if (!is_cut(sender(packet.head))) read(packet);
-        },
-        events);
-    std::set<int> lost;
-    for (const int peer : peers_)
-      if (is_cut(peer)) lost.insert(peer);
-    for (const int peer : lost) {
-      events.lost.push_back({peer, "the cable is cut"});
-      peers_.erase(peer);
-    }
-    return moved || !lost.empty();
-  }
+  explicit CableTransport(const Cable& cable) : cable_(cable) {}
 
  private:
-  bool is_cut(int peer) const {
-    return cable_.cut.load(std::memory_order_acquire) && rank_ &&
-           (cable_.part >> *rank_ & 1) != (cable_.part >> peer & 1);
+  bool is_cut(int peer) const override {
+    return cable_.cut.load(std::memory_order_acquire) && rank() >= 0 &&
+           (cable_.part >> rank() & 1) != (cable_.part >> peer & 1);
   }
 
   const Cable& cable_;
-  std::optional<int> rank_;  // of this transport, from what it sends
-  std::set<int> peers_;
 };
 
 struct Cut {
@@ -88,7 +58,7 @@ TEST_P(CutViews, OnePartGoesOn) {
   const Scenario scenario = scenario_of_sets(num_ranks, config, 71);
   Cable cable{part};
   std::atomic<int> ready{0};
-  const FrameTransports transports([&] { return std::make_unique<CutTransport>(cable); });
+  const FrameTransports transports([&] { return std::make_unique<CableTransport>(cable); });
   run_ranks(Mode::kThreads, num_ranks,
             [&, part = part, num_ranks = num_ranks](Group group) {
               Seat seat(group, scenario);

@@ -7,14 +7,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "base/bytes.h"
+#include "cut_transport.h"
 #include "group/agreement_message.h"
 #include "group/state.h"
-#include "network/passing_transport.h"
 #include "victim.h"
 #include "view_rounds.h"
 
@@ -45,49 +44,23 @@ struct Case {
 void PrintTo(const Case& drawn, std::ostream* stream) { *stream << drawn.name; }
 
 // Once all are ready, nothing passes between nodes 0 and 2.
-class CutTransport final : public PassingTransport {
+class BlowTransport final : public CutTransport {
  public:
-  CutTransport(const Blow& blow, Board& board)
-      : PassingTransport(internal::ucx_transport()), blow_(blow), board_(board) {}
-
-  void connect(const std::map<int, std::string>& addresses) override {
-    for (const auto& [peer, address] : addresses) peers_.insert(peer);
-    PassingTransport::connect(addresses);
-  }
-  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-            void* ticket) override {
-    rank_ = sender(head);
-    if (cut() && is_behind_the_cut(peer)) return true;
-    const bool sent = PassingTransport::send(peer, head, body, ticket);
-    if (blow_.sent) strike_after(body);
-    return sent;
-  }
-  bool progress(const PacketReader& read, Events& events) override {
-    const bool moved = PassingTransport::progress(
-        [&](const Packet& packet) {
-          if (cut() && is_behind_the_cut(sender(packet.head))) return;
-          if (!blow_.sent) strike_after(packet.body);
-          read(packet);
-        },
-        events);
-    bool lost = false;
-    for (const int peer : cut() ? std::exchange(peers_, {}) : std::set<int>()) {
-      if (!is_behind_the_cut(peer)) continue;
-      events.lost.push_back({peer, "the cable is cut"});
-      lost = true;
-    }
-    return moved || lost;
-  }
+  BlowTransport(const Blow& blow, Board& board) : blow_(blow), board_(board) {}
 
  private:
-  bool is_behind_the_cut(int peer) const {
-    return std::min(rank_, peer) == 0 && std::max(rank_, peer) >= kFirstOfTheLastNode;
+  bool is_cut(int peer) const override {
+    return board_.ready.load(std::memory_order_acquire) == kRanks && std::min(rank(), peer) == 0 &&
+           std::max(rank(), peer) >= kFirstOfTheLastNode;
   }
-  bool cut() const { return board_.ready.load(std::memory_order_acquire) == kRanks; }
-
-  // The body may be a bundle of messages.
+  void after_send(std::span<const std::byte> body) override {
+    if (blow_.sent) strike_after(body);
+  }
+  void before_read(std::span<const std::byte> body) override {
+    if (!blow_.sent) strike_after(body);
+  }
   void strike_after(std::span<const std::byte> body) {
-    if (rank_ != blow_.rank) return;
+    if (rank() != blow_.rank) return;
     internal::ByteReader bundle(body);
     while (bundle.ok() && bundle.remaining() > 0) {
       const auto bytes = bundle.get<std::uint64_t>();
@@ -101,8 +74,6 @@ class CutTransport final : public PassingTransport {
 
   const Blow blow_;
   Board& board_;
-  int rank_ = -1;  // of this transport, from what it sends
-  std::set<int> peers_;
 };
 
 // The view may be over at once, as one of its ranks is dead.
@@ -129,7 +100,7 @@ TEST_P(LostProposer, WhatMayBeDecidedIsDecided) {
   const Scenario scenario = scenario_of_sets(nodes_of(kTopology), config, 72);
   const SharedBoard board;
   const FrameTransports transports(
-      [&, blow = blow] { return std::make_unique<CutTransport>(blow, *board); });
+      [&, blow = blow] { return std::make_unique<BlowTransport>(blow, *board); });
   ProcessRanks ranks(kRanks, {.deadline = std::chrono::seconds(20), .topology = kTopology},
                      [&, view2 = view2, view3 = view3](Group group) {
                        Seat seat(group, scenario);
