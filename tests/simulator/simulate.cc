@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "simulator/agreement.h"
 #include "simulator/one_processor.h"
@@ -24,15 +27,6 @@ using namespace ferry::test;
 struct Tally {
   int runs = 0, struck = 0, told = 0;
 };
-
-bool tell(const Case& drawn, const Outcome& outcome, const char* program) {
-  const auto seed = static_cast<unsigned long long>(drawn.scenario.seed);
-  for (const std::string& wrong : outcome.wrong)
-    std::printf("seed %llu: %s\n", seed, wrong.c_str());
-  if (!outcome.wrong.empty())
-    std::printf("  (%s)\n  replay: %s %llu\n", drawn.describe().c_str(), program, seed);
-  return outcome.wrong.empty();
-}
 
 void tell_ranks(const Outcome& outcome) {
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
@@ -57,24 +51,59 @@ int end(std::uint64_t bad, std::uint64_t runs, std::uint64_t steps) {
   return bad == 0 ? 0 : 1;
 }
 
-int simulate_views(std::uint64_t first, std::uint64_t runs, bool many, const char* program) {
+// The seeds to run, and the command that runs one of them again.
+struct Seeds {
+  std::uint64_t first, runs;
+  bool many;  // else one, with its trace
+  std::string replay;
+};
+
+// Runs each seed: `draw` makes its case, `run` plays it, and `add` takes case and outcome. Prints
+// what went wrong. Returns (seeds that went wrong, turns).
+template <typename Draw, typename Run, typename Add>
+std::pair<std::uint64_t, std::uint64_t> play(const Seeds& seeds, const Draw& draw, const Run& run,
+                                             const Add& add) {
   std::uint64_t bad = 0, steps = 0;
-  int views = 0, rounds = 0, remade = 0, returns = 0, admitted = 0, joins = 0, refused = 0;
-  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
-    const ViewsCase drawn = draw_views(seed);
-    if (!many) std::printf("%s\n", drawn.describe().c_str());
-    const ViewsOutcome outcome = run_views(drawn, !many);
+  for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.runs; ++seed) {
+    const auto drawn = draw(seed);
+    if (!seeds.many) std::printf("%s\n", drawn.describe().c_str());
+    const auto outcome = run(drawn, !seeds.many);
+    add(drawn, outcome);
+    const auto number = static_cast<unsigned long long>(seed);
     for (const std::string& wrong : outcome.wrong)
-      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), wrong.c_str());
+      std::printf("seed %llu: %s\n", number, wrong.c_str());
     if (!outcome.wrong.empty())
-      std::printf("  (%s)\n  replay: %s views %llu\n", drawn.describe().c_str(), program,
-                  static_cast<unsigned long long>(seed));
+      std::printf("  (%s)\n  replay: %s %llu\n", drawn.describe().c_str(), seeds.replay.c_str(),
+                  number);
     bad += outcome.wrong.empty() ? 0 : 1;
     steps += outcome.steps;
-    views += outcome.num_views, rounds += outcome.num_rounds, remade += outcome.num_remade;
-    returns += outcome.num_returns, admitted += outcome.num_admitted;
-    joins += outcome.num_joins, refused += outcome.num_refused;
   }
+  return {bad, steps};
+}
+
+int simulate_cases(const Seeds& seeds) {
+  std::map<Fault, Tally> tallies;
+  const auto [bad, steps] = play(
+      seeds, [](std::uint64_t seed) { return draw_case(seed); },
+      [](const Case& drawn, bool trace) { return run_case(drawn, trace); },
+      [&](const Case& drawn, const Outcome& outcome) {
+        if (!seeds.many) tell_ranks(outcome);
+        count(drawn, outcome, tallies);
+      });
+  for (const auto& [fault, tally] : tallies)
+    std::printf("%-10s %7d runs, %7d struck, %7d with an error told\n", name_of(fault), tally.runs,
+                tally.struck, tally.told);
+  return end(bad, seeds.runs, steps);
+}
+
+int simulate_views(const Seeds& seeds) {
+  int views = 0, rounds = 0, remade = 0, returns = 0, admitted = 0, joins = 0, refused = 0;
+  const auto [bad, steps] =
+      play(seeds, draw_views, run_views, [&](const ViewsCase& /*drawn*/, const ViewsOutcome& one) {
+        views += one.num_views, rounds += one.num_rounds, remade += one.num_remade;
+        returns += one.num_returns, admitted += one.num_admitted;
+        joins += one.num_joins, refused += one.num_refused;
+      });
   std::printf(
       "%d views, %d rounds finished by a rank, %d exchanges made by a rank in a later view\n",
       views, rounds, remade);
@@ -82,60 +111,41 @@ int simulate_views(std::uint64_t first, std::uint64_t runs, bool many, const cha
       "%d processes came to take a place, %d were admitted, %d of them joined an exchange; admit() "
       "ended %d times with an error on a rank\n",
       returns, admitted, joins, refused);
-  return end(bad, runs, steps);
+  return end(bad, seeds.runs, steps);
 }
 
-int simulate_agreement(std::uint64_t first, std::uint64_t runs, bool many, const char* program) {
-  std::uint64_t bad = 0, steps = 0;
+int simulate_agreement(const Seeds& seeds) {
   int views = 0, rounds = 0, refused = 0, left_behind = 0, late = 0;
-  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
-    const AgreementCase drawn = draw_agreement(seed);
-    if (!many) std::printf("%s\n", drawn.describe().c_str());
-    const AgreementOutcome outcome = run_agreement(drawn, !many);
-    for (const std::string& wrong : outcome.wrong)
-      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), wrong.c_str());
-    if (!outcome.wrong.empty())
-      std::printf("  (%s)\n  replay: %s agreement %llu\n", drawn.describe().c_str(), program,
-                  static_cast<unsigned long long>(seed));
-    bad += outcome.wrong.empty() ? 0 : 1;
-    steps += outcome.steps;
-    views += outcome.num_views, rounds += outcome.num_rounds, refused += outcome.num_refused;
-    left_behind += outcome.num_left_behind, late += outcome.num_late;
-  }
+  const auto [bad, steps] = play(seeds, draw_agreement, run_agreement,
+                                 [&](const AgreementCase& /*drawn*/, const AgreementOutcome& one) {
+                                   views += one.num_views, rounds += one.num_rounds,
+                                       refused += one.num_refused;
+                                   left_behind += one.num_left_behind, late += one.num_late;
+                                 });
   std::printf("%d views, %d rounds finished by a rank\n", views, rounds);
   std::printf(
       "%d ranks were in a part that may not go on, %d were left behind, %d calls of survive() "
       "reached their deadline\n",
       refused, left_behind, late);
-  return end(bad, runs, steps);
+  return end(bad, seeds.runs, steps);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   use_one_processor();
-  const char* const program = argv[0];
-  const bool views = argc > 1 && std::string_view(argv[1]) == "views";
-  const bool agreement = argc > 1 && std::string_view(argv[1]) == "agreement";
-  if (views || agreement) ++argv, --argc;
-  const bool many = argc > 2;
-  const std::uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
-  const std::uint64_t runs = many ? std::strtoull(argv[2], nullptr, 10) : 1;
-  if (views) return simulate_views(first, runs, many, program);
-  if (agreement) return simulate_agreement(first, runs, many, program);
-  std::map<Fault, Tally> tallies;
-  std::uint64_t bad = 0, steps = 0;
-  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
-    const Case drawn = draw_case(seed);
-    if (!many) std::printf("%s\n", drawn.describe().c_str());
-    const Outcome outcome = run_case(drawn, !many);
-    if (!many) tell_ranks(outcome);
-    bad += tell(drawn, outcome, program) ? 0 : 1;
-    steps += outcome.steps;
-    count(drawn, outcome, tallies);
+  std::string program = argv[0];
+  const std::string_view kind = argc > 1 ? argv[1] : "";
+  const bool named = kind == "views" || kind == "agreement";
+  if (named) {
+    program += " " + std::string(kind);
+    ++argv, --argc;
   }
-  for (const auto& [fault, tally] : tallies)
-    std::printf("%-10s %7d runs, %7d struck, %7d with an error told\n", name_of(fault), tally.runs,
-                tally.struck, tally.told);
-  return end(bad, runs, steps);
+  const bool many = argc > 2;
+  const Seeds seeds{.first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0,
+                    .runs = many ? std::strtoull(argv[2], nullptr, 10) : 1,
+                    .many = many,
+                    .replay = program};
+  if (kind == "views") return simulate_views(seeds);
+  return kind == "agreement" ? simulate_agreement(seeds) : simulate_cases(seeds);
 }
