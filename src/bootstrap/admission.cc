@@ -42,54 +42,77 @@ std::vector<int> Admission::ranks() const {
   return all;
 }
 
+std::vector<int> Admission::ranks_of(int node) const {
+  std::vector<int> here = ranks();
+  std::erase_if(here, [&](int rank) { return nodes[rank] != node; });
+  return here;
+}
+
+std::vector<int> Admission::led_ranks_of(int node) const {
+  std::vector<int> led = ranks_of(node);
+  const auto leader = std::ranges::find_if(
+      led, [&](int rank) { return std::ranges::binary_search(members, rank); });
+  if (leader != led.end()) std::rotate(led.begin(), leader, leader + 1);
+  return led;
+}
+
+bool Admission::has_member_of(int node) const {
+  return std::ranges::any_of(members, [&](int rank) { return nodes[rank] == node; });
+}
+
 std::string Admission::text() const {
-  return fmt::format("{} {} {} {} {} {}", name, view, number, num_offers, fmt::join(members, ","),
-                     fmt::join(newcomers, ","));
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", name, view, number, group, num_offers,
+                     coordinator, fmt::join(members, ","), fmt::join(newcomers, ","),
+                     fmt::join(nodes, ","), place);
 }
 
 Admission admission_in(const std::string& text, int rank, int size) {
   Admission admission;
-  std::string members, newcomers;
-  std::istringstream(text) >> admission.name >> admission.view >> admission.number >>
-      admission.num_offers >> members >> newcomers;
+  std::string members, newcomers, nodes;
+  std::istringstream words(text);
+  words >> admission.name >> admission.view >> admission.number >> admission.group >>
+      admission.num_offers >> admission.coordinator >> members >> newcomers >> nodes;
+  std::getline(words >> std::ws, admission.place);
   admission.members = ranks_in(members);
   admission.newcomers = ranks_in(newcomers);
+  admission.nodes = ranks_in(nodes);
   if (admission.view > 1 && admission.num_offers >= 0 && is_ranks(admission.members, size) &&
       is_ranks(admission.newcomers, size) && is_ranks(admission.ranks(), size) &&
+      std::ssize(admission.nodes) == size &&
+      std::ranges::binary_search(admission.members, admission.coordinator) &&
       std::ranges::binary_search(admission.newcomers, rank))
     return admission;
   throw Error(Code::kMismatch, fmt::format("rank {} of {} got \"{}\", which is not its admission",
                                            rank, size, text));
 }
 
-AdmissionAddress unix_admission_address(const std::string& address, int size) {
-  return {unix_endpoint(address + kBeside, size), address + kBeside};
+AdmissionAddress unix_admission_address(const std::string& address, const std::vector<int>& split) {
+  return {unix_endpoint(address + kBeside, static_cast<int>(split.size())), address + kBeside,
+          split};
 }
 
-AdmissionAddress tcp_admission_address(Endpoint endpoint) {
+AdmissionAddress tcp_admission_address(Endpoint endpoint, const std::vector<int>& split) {
   endpoint.tcp.listener = nullptr;  // that of the first meeting
   endpoint.tcp.group += kBeside;
   std::string address = endpoint.tcp.group;
-  return {std::move(endpoint), std::move(address)};
+  return {std::move(endpoint), std::move(address), split};
 }
 
 std::unique_ptr<BootstrapCollectives> await_newcomers(const AdmissionAddress& at,
                                                       const Admission& admission,
-                                                      const std::vector<int>& nodes,
                                                       Deadline deadline) {
   Roster roster{.endpoint = at.endpoint,
-                .self = own_hello(at.address, admission.coordinator(), nodes),
-                .ranks = {admission.coordinator()}};
+                .self = own_hello(at.address, admission.coordinator, at.split),
+                .ranks = {admission.coordinator}};
   std::ranges::copy(admission.newcomers, std::back_inserter(roster.ranks));
   roster.welcome = admission.text();
   return std::make_unique<Coordinator>(roster, deadline);
 }
 
 std::unique_ptr<BootstrapCollectives> await_admission(const AdmissionAddress& at, int rank,
-                                                      const std::vector<int>& nodes,
                                                       Deadline deadline) {
   const Roster roster{.endpoint = at.endpoint,
-                      .self = own_hello(at.address, rank, nodes),
+                      .self = own_hello(at.address, rank, at.split),
                       .ranks = {Roster::kUnknown, rank}};
   return std::make_unique<Member>(roster, deadline);
 }

@@ -15,38 +15,46 @@ namespace ferry::internal {
 struct Admission {
   std::uint64_t view = 0;      // the view that begins
   std::uint64_t number = 0;    // greater than that of its coordinator's last admission
-  std::vector<int> members;    // the ranks of the view before, ascending; the first one coordinates
+  std::uint64_t group = 0;     // SharedFlags::group()
+  int coordinator = 0;         // the member that waits for the newcomers
+  std::vector<int> members;    // the ranks of the view before, ascending
   std::vector<int> newcomers;  // the lost ranks that come back, ascending
+  std::vector<int> nodes;      // Rendezvous::nodes() of the members
   int num_offers = 0;          // objects of the members that newcomers may join
-  std::string name;            // where all of them meet; it cannot be guessed
+  std::string name;            // under which all of them meet; it cannot be guessed
+  std::string place;           // between hosts: where they meet (meeting_text)
 
-  int coordinator() const { return members.front(); }
   // Ascending.
   std::vector<int> ranks() const;
+  // The ranks of that node.
+  std::vector<int> ranks_of(int node) const;
+  // The first one is a member, if there is one. It has the memory of the node, or makes it.
+  std::vector<int> led_ranks_of(int node) const;
+  bool has_member_of(int node) const;
   std::string text() const;
 };
 
 // Throws Error(kMismatch) if the text is not an admission of `rank` into a group of `size`.
 Admission admission_in(const std::string& text, int rank, int size);
 
-// The address of a group, at which newcomers ask for admission.
+// The address of a group, at which newcomers ask for admission. Between hosts it has the port at
+// which the ranks met first, on the host of the coordinator.
 struct AdmissionAddress {
   Endpoint endpoint;
-  std::string address;  // of the hello
+  std::string address;     // of the hello
+  std::vector<int> split;  // [ranks] the nodes of the topology, likewise
 };
-AdmissionAddress unix_admission_address(const std::string& address, int size);
-AdmissionAddress tcp_admission_address(Endpoint endpoint);  // where they met first, between hosts
+AdmissionAddress unix_admission_address(const std::string& address, const std::vector<int>& split);
+AdmissionAddress tcp_admission_address(Endpoint endpoint, const std::vector<int>& split);
 
 // On the coordinator: returns when a process has come for each of the newcomers and has got
 // the admission. The connections to them live as long as the result; if one is lost, look() throws.
 std::unique_ptr<BootstrapCollectives> await_newcomers(const AdmissionAddress& at,
                                                       const Admission& admission,
-                                                      const std::vector<int>& nodes,
                                                       Deadline deadline);
 
 // On the newcomer `rank`: waits until a member admits it.
 std::unique_ptr<BootstrapCollectives> await_admission(const AdmissionAddress& at, int rank,
-                                                      const std::vector<int>& nodes,
                                                       Deadline deadline);
 
 }  // namespace ferry::internal

@@ -42,16 +42,19 @@ Descriptor listen_at_free_port(const std::string& interfaces) {
                                  : fmt::format("no port of {}={}-{} is free", kPorts, first, last));
 }
 
+}  // namespace
+
 // A container may share only the loopback with others, so it comes last.
-std::vector<std::string> hosts_of(const std::string& interfaces, const std::string& reached) {
-  std::vector<std::string> hosts = own_addresses(interfaces);
+TcpAddress own_address(const std::string& interfaces, const std::string& reached, int port) {
+  TcpAddress at{own_addresses(interfaces), port};
+  std::vector<std::string>& hosts = at.hosts;
   if (interfaces.empty()) hosts.push_back("127.0.0.1");
   const auto found = std::ranges::find(hosts, reached);
   if (found != hosts.end()) std::rotate(hosts.begin(), found, found + 1);
-  return hosts;
+  while (hosts.size() > 1 && meeting_text(at).size() > MeetingPlace::kMostBytes)
+    hosts.erase(hosts.end() - (hosts.size() > 2 ? 2 : 1));
+  return at;
 }
-
-}  // namespace
 
 std::string meeting_text(const TcpAddress& address) {
   return fmt::format("{} {}", address.port, fmt::join(address.hosts, ","));
@@ -82,10 +85,7 @@ Endpoint later_endpoint(const TcpEndpoint& first, int lowest, int rank, const st
   if (rank == lowest) {
     try {
       Descriptor listener = listen_at_free_port(tcp.interfaces);
-      TcpAddress at{hosts_of(tcp.interfaces, reached), port_of(listener)};
-      while (at.hosts.size() > 1 && meeting_text(at).size() > MeetingPlace::kMostBytes)
-        at.hosts.erase(at.hosts.end() - (at.hosts.size() > 2 ? 2 : 1));
-      mine = meeting_text(at);
+      mine = meeting_text(own_address(tcp.interfaces, reached, port_of(listener)));
       tcp.listener = std::make_shared<Descriptor>(std::move(listener));
     } catch (const Error& error) {
       mine = (kRefused + std::string(error.what())).substr(0, MeetingPlace::kMostBytes);
@@ -95,6 +95,13 @@ Endpoint later_endpoint(const TcpEndpoint& first, int lowest, int rank, const st
   Endpoint endpoint = tcp_endpoint(tcp);
   endpoint.advice = fmt::format("in this view and reach that port ({} limits it)", kPorts);
   return endpoint;
+}
+
+Endpoint admission_endpoint(const TcpEndpoint& first, const Admission& admission) {
+  TcpEndpoint tcp = first;
+  tcp.group = admission.name;
+  tcp.address = meeting_address_in(admission.place, admission.coordinator);
+  return tcp_endpoint(tcp);
 }
 
 }  // namespace ferry::internal

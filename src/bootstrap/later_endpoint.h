@@ -17,6 +17,13 @@ namespace ferry::internal {
 Endpoint later_endpoint(const TcpEndpoint& first, int lowest, int rank, const std::string& reached,
                         const MeetingPlace& place);
 
+// Where the ranks of an admission between hosts meet: at the port of the first meeting, on the host
+// of the coordinator.
+Endpoint admission_endpoint(const TcpEndpoint& first, const Admission& admission);
+
+// The addresses of this host, as many as fit into a meeting text. `reached`: as above.
+TcpAddress own_address(const std::string& interfaces, const std::string& reached, int port);
+
 // The text that the lowest member passes on: "40123 10.0.0.1,10.1.0.1", or why there is no port.
 std::string meeting_text(const TcpAddress& address);
 // Throws Error: kSystem with the reason of `lowest`, or kMismatch if the text is no address.

@@ -23,6 +23,14 @@
 namespace ferry::internal {
 namespace {
 
+// By ascending rank, though the coordinator, whose text comes first, may be any rank. `ranks`: the
+// coordinator, and the others in ascending order.
+std::vector<std::string> by_rank(std::vector<std::string> texts, const std::vector<int>& ranks) {
+  const auto before = std::ranges::count_if(ranks, [&](int rank) { return rank < ranks[0]; });
+  std::rotate(texts.begin(), texts.begin() + 1, texts.begin() + 1 + before);
+  return texts;
+}
+
 // The ranks of one host. They have collectives over Unix sockets, share segments, and watch each
 // other's processes.
 class Host {
@@ -41,13 +49,8 @@ class Host {
     collectives_->all_gather("", deadline);
   }
 
-  // The texts by ascending rank, though the coordinator may be any rank.
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) {
-    std::vector<std::string> texts = collectives_->all_gather(mine, deadline);
-    const auto before = std::ranges::count_if(
-        roster_.ranks, [&](int rank) { return rank < roster_.coordinator(); });
-    std::rotate(texts.begin(), texts.begin() + 1, texts.begin() + 1 + before);
-    return texts;
+    return by_rank(collectives_->all_gather(mine, deadline), roster_.ranks);
   }
 
   // Collective: the coordinator makes a segment for each node, and every rank maps the one of its
@@ -63,7 +66,7 @@ class Host {
     }
   }
 
-  // Collective: the coordinator sends its segment to the others. `mine`: null on a rank without it.
+  // Collective: the coordinator sends its segment to the others, or a new one if it has none.
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
                                    Deadline deadline, std::string& problem) {
     try {
@@ -71,6 +74,7 @@ class Host {
         std::shared_ptr<Segment> taken = take(bytes, deadline);
         return mine ? mine : taken;
       }
+      if (!mine) mine = Segment::create(bytes);
       Handouts handouts;
       for (std::size_t place = 0; place < roster_.size(); ++place)
         handouts.push_back(duplicate(mine->fd()));
@@ -139,6 +143,30 @@ std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
   return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
 
+// Collective: which of these ranks are of this host. Ranks of a node share memory, and so a
+// process cannot take the place of a rank whose node has members on another host.
+std::vector<int> ranks_here(BootstrapCollectives& across, const Roster& roster,
+                            const std::vector<int>& nodes, Deadline deadline) {
+  const std::vector<std::string> hosts = across.all_gather(identity(roster.self), deadline);
+  std::map<int, std::size_t> first;  // by node
+  std::vector<int> here;
+  for (std::size_t place = 0; place < roster.size(); ++place) {
+    const int rank = roster.ranks[place], node = nodes[static_cast<std::size_t>(rank)];
+    const std::size_t other = first.try_emplace(node, place).first->second;
+    if (hosts[other] != hosts[place]) {
+      throw Error(
+          Code::kInvalidArgument,
+          fmt::format("rank {} is of the node of rank {}, and their processes are on "
+                      "different hosts or cannot share memory",
+                      std::max(rank, roster.ranks[other]), std::min(rank, roster.ranks[other])),
+          rank);
+    }
+    if (hosts[place] == identity(roster.self)) here.push_back(rank);
+  }
+  std::ranges::sort(here);
+  return here;
+}
+
 // The same for ranks of one of several hosts, which have met `across` the hosts before. An error
 // reaches those of the other hosts.
 std::unique_ptr<Host> meet_beside(BootstrapCollectives& across, const std::string& address,
@@ -156,19 +184,6 @@ std::unique_ptr<Host> meet_beside(BootstrapCollectives& across, const std::strin
   return host;
 }
 
-// Where the ranks of an admission meet anew. `invited`: on its coordinator and on newcomers, the
-// connections of the invitation.
-std::unique_ptr<Host> meet_for(const Admission& admission, int rank, const std::vector<int>& nodes,
-                               BootstrapCollectives* invited, Deadline deadline) {
-  Roster roster{.endpoint = {},
-                .self = own_hello(admission.name, rank, nodes),
-                .ranks = admission.ranks(),
-                .outer = invited};
-  const auto coordinator = std::ranges::find(roster.ranks, admission.coordinator());
-  std::rotate(roster.ranks.begin(), coordinator, coordinator + 1);
-  return meet_on_host(admission.name, std::move(roster), nodes, deadline);
-}
-
 class ProcessRendezvous final : public Rendezvous {
  public:
   // `across`: the collectives of all hosts, or null if all ranks are on this host. `ranks`: empty
@@ -178,11 +193,40 @@ class ProcessRendezvous final : public Rendezvous {
                     const std::vector<int>& ranks = {})
       : Rendezvous(rank, nodes, ranks),
         admission_address_(std::move(at)),
+        places_(this->ranks()),
         across_(std::move(across)),
         host_(std::move(host)) {}
 
+  // For the ranks of an admission, which meet anew. `invited`: on its coordinator and on newcomers,
+  // the connections of the invitation.
+  ProcessRendezvous(int rank, const Admission& admission, AdmissionAddress at,
+                    BootstrapCollectives* invited, Deadline deadline)
+      : Rendezvous(rank, admission.nodes, admission.ranks()), admission_address_(std::move(at)) {
+    Roster roster{{}, own_hello(admission.name, rank, nodes()), ranks()};
+    roster.outer = invited;
+    const auto coordinator = std::ranges::find(roster.ranks, admission.coordinator);
+    std::rotate(roster.ranks.begin(), coordinator, coordinator + 1);
+    places_ = roster.ranks;
+    if (admission.place.empty()) {
+      host_ = meet_on_host(admission.name, roster, nodes(), deadline);
+    } else {
+      roster.endpoint = admission_endpoint(admission_address_.endpoint.tcp, admission);
+      across_ = join(roster, deadline);
+      roster.ranks = ranks_here(*across_, roster, nodes(), deadline);
+      const std::string name = fmt::format("{} {}", admission.name, roster.ranks.front());
+      host_ = meet_beside(*across_, name, roster, nodes(), deadline);
+    }
+    if (num_nodes(nodes()) == 1) return;
+    const int node = nodes()[rank];
+    roster.ranks = admission.led_ranks_of(node);
+    roster.outer = across_.get();
+    node_ =
+        meet_on_host(fmt::format("{} node {}", admission.name, node), roster, nodes(), deadline);
+  }
+
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {
-    return across_ ? across_->all_gather(mine, deadline) : host_->all_gather(mine, deadline);
+    return across_ ? by_rank(across_->all_gather(mine, deadline), places_)
+                   : host_->all_gather(mine, deadline);
   }
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
@@ -221,23 +265,28 @@ class ProcessRendezvous final : public Rendezvous {
 
   bool admits() const noexcept override { return true; }
 
-  std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission& admission,
+  std::unique_ptr<BootstrapCollectives> await_newcomers(Admission& admission,
                                                         Deadline deadline) override {
-    return internal::await_newcomers(admission_address_, admission, nodes(), deadline);
+    if (across_) {
+      const TcpEndpoint& first = admission_address_.endpoint.tcp;
+      admission.place =
+          meeting_text(own_address(first.interfaces, across_->local_address(), first.address.port));
+    }
+    return internal::await_newcomers(admission_address_, admission, deadline);
   }
 
   std::unique_ptr<Rendezvous> among(const Admission& admission, BootstrapCollectives* invited,
                                     Deadline deadline) override {
-    return std::make_unique<ProcessRendezvous>(
-        rank(), nodes(), admission_address_, nullptr,
-        meet_for(admission, rank(), nodes(), invited, deadline), admission.ranks());
+    return std::make_unique<ProcessRendezvous>(rank(), admission, admission_address_, invited,
+                                               deadline);
   }
 
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
                                    Deadline deadline) override {
     all_gather("", deadline);
     std::string problem;
-    std::shared_ptr<Segment> segment = host_->pass_on(std::move(mine), bytes, deadline, problem);
+    Host& node = node_ ? *node_ : *host_;
+    std::shared_ptr<Segment> segment = node.pass_on(std::move(mine), bytes, deadline, problem);
     check_shared(all_gather(share_reply(bytes, problem), deadline), ranks());
     FERRY_CHECK(segment.get(), !=, nullptr);
     return segment;
@@ -245,8 +294,10 @@ class ProcessRendezvous final : public Rendezvous {
 
  private:
   AdmissionAddress admission_address_;
+  std::vector<int> places_;  // Roster::ranks of `across_`
   std::unique_ptr<BootstrapCollectives> across_;
   std::unique_ptr<Host> host_;
+  std::unique_ptr<Host> node_;  // after an admission of several nodes: the ranks of this node
 };
 
 std::vector<int> all_ranks(const std::vector<int>& nodes) {
@@ -263,22 +314,17 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   check_rank(rank, static_cast<int>(nodes.size()));
   Roster roster{{}, own_hello(address, rank, nodes), all_ranks(nodes), launch};
   auto host = meet_on_host(address, std::move(roster), nodes, deadline);
-  return std::make_unique<ProcessRendezvous>(
-      rank, nodes, unix_admission_address(address, static_cast<int>(nodes.size())), nullptr,
-      std::move(host));
+  return std::make_unique<ProcessRendezvous>(rank, nodes, unix_admission_address(address, nodes),
+                                             nullptr, std::move(host));
 }
 
 std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const AdmissionAddress& at,
-                                                                      int rank,
-                                                                      const std::vector<int>& split,
-                                                                      Deadline deadline) {
-  const int size = static_cast<int>(split.size());
+                                                                      int rank, Deadline deadline) {
+  const int size = static_cast<int>(at.split.size());
   check_rank(rank, size);
-  const std::unique_ptr<BootstrapCollectives> invited = await_admission(at, rank, split, deadline);
+  const std::unique_ptr<BootstrapCollectives> invited = await_admission(at, rank, deadline);
   const Admission admission = admission_in(invited->welcome(), rank, size);
-  auto host = meet_for(admission, rank, split, invited.get(), deadline);
-  return {std::make_unique<ProcessRendezvous>(rank, split, at, nullptr, std::move(host),
-                                              admission.ranks()),
+  return {std::make_unique<ProcessRendezvous>(rank, admission, at, invited.get(), deadline),
           admission};
 }
 
@@ -295,7 +341,7 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
 
   const std::string mine = own_place(roster.self);
   const HostMeeting here = host_meeting(across->all_gather(mine, deadline), rank, mine, split);
-  const AdmissionAddress admits_at = tcp_admission_address(roster.endpoint);
+  const AdmissionAddress admits_at = tcp_admission_address(roster.endpoint, split);
   roster.ranks = here.ranks;  // the ranks of another host meet at another address
   auto host = meet_beside(*across, here.address, std::move(roster), here.nodes, deadline);
   return std::make_unique<ProcessRendezvous>(rank, here.nodes, admits_at, std::move(across),

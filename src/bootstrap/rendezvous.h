@@ -68,15 +68,17 @@ class Rendezvous {
 
   // Whether processes can take the places of lost ranks. Threads cannot.
   virtual bool admits() const noexcept = 0;
-  // On the coordinator of an admission: at the address where the ranks met first (admission.h).
-  virtual std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission& admission,
+  // On the coordinator of an admission: at the address of the group (admission.h). Sets
+  // Admission::place.
+  virtual std::unique_ptr<BootstrapCollectives> await_newcomers(Admission& admission,
                                                                 Deadline deadline) = 0;
   // Collective among the ranks of an admission: they meet anew, with its coordinator in the middle.
   // `invited` is the result of await_newcomers() on the coordinator, null on the other members.
   virtual std::unique_ptr<Rendezvous> among(const Admission& admission,
                                             BootstrapCollectives* invited, Deadline deadline) = 0;
-  // Collective there: the coordinator passes on a segment that it has. The members have it, too;
-  // for the newcomers `mine` is null. Returns it, mapped.
+  // Collective there: a member of each node passes on the segment that the members of the node
+  // have. For the newcomers `mine` is null. Returns it, mapped. A node without members gets a new
+  // one.
   virtual std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
                                            Deadline deadline) = 0;
 
@@ -123,11 +125,9 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch = {});
 
-// Makes the rendezvous of a newcomer, which is rank `rank` of split.size(). Waits until members of
-// a running group admit it, and meets all of them. Returns what they admit, too.
+// Makes the rendezvous of a newcomer, which is rank `rank` of at.split.size(). Waits until members
+// of a running group admit it, and meets all of them. Returns what they admit, too.
 std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const AdmissionAddress& at,
-                                                                      int rank,
-                                                                      const std::vector<int>& split,
-                                                                      Deadline deadline);
+                                                                      int rank, Deadline deadline);
 
 }  // namespace ferry::internal

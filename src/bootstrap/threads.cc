@@ -132,9 +132,7 @@ class ThreadRendezvous final : public Rendezvous {
   }
 
   bool admits() const noexcept override { return false; }
-  std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission&, Deadline) override {
-    refuse();
-  }
+  std::unique_ptr<BootstrapCollectives> await_newcomers(Admission&, Deadline) override { refuse(); }
   std::unique_ptr<Rendezvous> among(const Admission&, BootstrapCollectives*, Deadline) override {
     refuse();
   }

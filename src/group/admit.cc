@@ -58,11 +58,11 @@ std::vector<std::uint64_t> numbers_in(const std::string& text) {
 void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
              const Deadline& by) {
   const std::vector<int>& ranks = meeting.ranks();
-  const auto first = std::ranges::find(ranks, admission.coordinator()) - ranks.begin();
+  const auto first = std::ranges::find(ranks, admission.coordinator) - ranks.begin();
   const bool newcomer = std::ranges::binary_search(admission.newcomers, meeting.rank());
   for (int i = 0; i < admission.num_offers; ++i) {
     std::string text;
-    if (meeting.rank() == admission.coordinator())
+    if (meeting.rank() == admission.coordinator)
       text = fmt::format("{}{}{}", offers[i].segment->bytes(), kSeparator, offers[i].terms);
     text = meeting.all_gather(text, by)[first];
     std::size_t bytes = 0;
@@ -82,7 +82,10 @@ void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous&
 class Admitting {
  public:
   Admitting(GroupState& group, std::span<const int> named, const Deadline& by)
-      : group_(group), named_(named.begin(), named.end()), by_(by) {}
+      : group_(group),
+        next_(group.view().number + 1),
+        named_(named.begin(), named.end()),
+        by_(by) {}
 
   // Throws Error if this view goes on.
   void run();
@@ -93,11 +96,13 @@ class Admitting {
   std::chrono::nanoseconds agree();
   std::string my_terms() const;
   void keep_common_offers(const std::vector<std::string>& ids);
+  int coordinator() const;
   std::string await_newcomers(std::chrono::nanoseconds limit);
   void invite(std::chrono::nanoseconds limit);
   Error of_view(const Error& why) const;
 
   GroupState& group_;
+  const std::uint64_t next_;  // the view that begins
   const std::vector<int> named_;
   const Deadline by_;
   std::vector<Offer> offers_;  // after agree() those that all members have, in one order
@@ -127,13 +132,6 @@ Status GroupState::admit(std::span<const int> ranks, std::chrono::nanoseconds li
 
 void Admitting::run() {
   require_ok(group_.verdict());
-  if (!group_.one_node()) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("the ranks are of {} nodes, and only a group of one node can admit "
-                            "ranks; make a new group",
-                            group_.topology().num_nodes()),
-                group_.rank());
-  }
   if (!group_.rendezvous().admits()) {
     throw Error(Code::kInvalidArgument,
                 "the ranks are threads of one process, and only processes can take the places of "
@@ -143,7 +141,10 @@ void Admitting::run() {
   const std::chrono::nanoseconds limit = agree();
   try {
     invite(limit);
-    NextView::enter(group_, admission_, std::move(offers_), invited_.get(), by_);
+    if (group_.one_node())
+      NextView::enter(group_, admission_, std::move(offers_), invited_.get(), by_);
+    else
+      NextView::enter_between_nodes(group_, admission_, invited_.get(), by_);
   } catch (const Error& error) {
     throw of_view(error);
   }
@@ -196,7 +197,7 @@ std::chrono::nanoseconds Admitting::agree() {
   std::string text;
   try {
     check();
-    offers_ = group_.survival().offers();
+    if (group_.one_node()) offers_ = group_.survival().offers();
     text = willing(my_terms());
   } catch (const Error& error) {
     mine = error;
@@ -241,29 +242,41 @@ void Admitting::keep_common_offers(const std::vector<std::string>& ids) {
   for (const std::uint64_t id : common) offers_.push_back(std::move(mine.at(id)));
 }
 
+// The member that newcomers find at the address of the group: of the node of the lowest rank, if
+// that has members.
+int Admitting::coordinator() const {
+  const Topology& topology = group_.topology();
+  return *std::ranges::min_element(
+      group_.view().members, {}, [&](int rank) { return std::pair(topology.node_of(rank), rank); });
+}
+
 // The coordinator waits for the newcomers, and the other members for it.
 void Admitting::invite(std::chrono::nanoseconds limit) {
   const View& view = group_.view();
-  const int coordinator = view.members[0];
-  const bool coordinates = group_.rank() == coordinator;
-  const std::string mine = coordinates ? await_newcomers(limit) : "";
+  const int first = coordinator();
+  const std::string mine = group_.rank() == first ? await_newcomers(limit) : "";
   const std::vector<std::string> texts = gather_in_view(group_, mine, by_);
+  const std::string& text = texts[std::ranges::find(view.members, first) - view.members.begin()];
   const std::vector<int> ranks = newcomers();
-  admission_ = admission_in(sent_by(coordinator, texts[0]), ranks[0], group_.size());
-  if (admission_.view != view.number + 1 || admission_.members != view.members ||
-      admission_.newcomers != ranks || admission_.num_offers != std::ssize(offers_))
-    throw Error(Code::kMismatch, fmt::format("rank {} sent \"{}\"", coordinator, texts[0]),
-                coordinator);
+  admission_ = admission_in(sent_by(first, text), ranks[0], group_.size());
+  if (admission_.view != next_ || admission_.members != view.members ||
+      admission_.newcomers != ranks || admission_.num_offers != std::ssize(offers_) ||
+      admission_.coordinator != first || admission_.nodes != group_.rendezvous().nodes())
+    throw Error(Code::kMismatch, fmt::format("rank {} sent \"{}\"", first, text), first);
 }
 
 std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
   const View& view = group_.view();
-  admission_ = {.view = view.number + 1,
+  admission_ = {.view = next_,
                 .number = NextView::last_admission(group_) + 1,
+                .group = group_.survival().meeting().group,
+                .coordinator = group_.rank(),
                 .members = view.members,
                 .newcomers = newcomers(),
+                .nodes = group_.rendezvous().nodes(),
                 .num_offers = static_cast<int>(offers_.size()),
-                .name = hex(fresh_nonce()).substr(0, kNameDigits)};
+                .name = hex(fresh_nonce()).substr(0, kNameDigits),
+                .place = {}};
   const std::function<void()> look = [this] { NextView::look_for_loss(group_); };
   const Deadline early = by_.earlier(limit - std::min(limit / 10, kEarly));
   try {
@@ -274,24 +287,22 @@ std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
   }
 }
 
-// An error that is not because of a member ends no view.
+// An error that is not because of a member ends no view, before this rank comes to the next one.
 Error Admitting::of_view(const Error& why) const {
+  if (NextView::has_come(group_, next_)) return why;
   const bool of_member = why.culprit() >= 0 && group_.survival().has(why.culprit());
   if (of_member || Status(why.code(), "").group_usable()) return why;
   return {Code::kPeerRejected, fmt::format("view {} goes on: {}", group_.view().number, why.what()),
           why.culprit()};
 }
 
-void NextView::look_for_loss(GroupState& group) {
-  require_ok(group.verdict());
-  require_ok(group.death_here());
-}
-
-// On the coordinator, whose places they are not: no rank of the view reads them before it begins. A
-// newcomer writes there after that only, since it may be late, and another process in its place.
+// On one member of each node, whose places they are not: no rank of the view reads them before it
+// begins. A newcomer writes there after that only, since it may be late, and another process in its
+// place.
 void NextView::make_places(GroupState& group, const Admission& admission,
                            const std::vector<Offer>& offers) {
-  if (group.rank_ != admission.coordinator()) return;
+  const int node = group.topology().node_of(group.rank_);
+  if (!admission.has_member_of(node) || group.rank_ != admission.led_ranks_of(node)[0]) return;
   for (const int rank : admission.newcomers) {
     group.flags_->make_place(rank, admission.view);
     for (const Offer& offer : offers)
@@ -327,7 +338,7 @@ void NextView::enter(GroupState& group, const Admission& admission, std::vector<
   }
   std::uint64_t why =
       failure ? AbortWord::make(failure->code(), failure->culprit()) : AbortWord::kNone;
-  why = flags.decide_admission(admission.coordinator(), admission.number, why);
+  why = flags.decide_admission(admission.coordinator, admission.number, why);
   if (why != AbortWord::kNone) {
     if (failure) throw *failure;
     throw Error(AbortWord::code(why), "another rank could not go on to the next view",
@@ -352,10 +363,15 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
   const int rank = group->rank_, size = group->size_;
   std::shared_ptr<Segment> segment =
       group->rendezvous_->pass_on(nullptr, SharedFlags::bytes(size), by);
-  group->flags_.emplace(std::move(segment), rank, size, admission.view - 1, admission.ranks());
-  group->survival_.meeting().group = group->flags_->group();
+  group->flags_.emplace(std::move(segment), rank, size, admission.view - 1,
+                        admission.ranks_of(admission.nodes[rank]));
+  group->survival_.meeting().group = admission.group;
+  group->survival_.set_view({.number = admission.view - 1, .members = admission.members});
   try {
-    enter(*group, admission, {}, nullptr, by);
+    if (group->one_node())
+      enter(*group, admission, {}, nullptr, by);
+    else
+      enter_between_nodes(*group, admission, nullptr, by);
   } catch (...) {
     group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
     throw;

@@ -1,6 +1,7 @@
 #include "group/agreement_between_nodes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/clock.h"
@@ -35,19 +36,27 @@ constexpr int half_of(std::uint64_t word) { return static_cast<int>(word & 1); }
 
 }  // namespace
 
-NodesAgreement::NodesAgreement(GroupState& group, std::uint64_t next)
-    : group_(group), next_(next), node_of_(group.size()) {
+NodesAgreement::NodesAgreement(GroupState& group, std::uint64_t next, std::vector<int> newcomers)
+    : group_(group),
+      next_(next),
+      newcomers_(std::move(newcomers)),
+      index_(group.topology().num_nodes()),
+      node_of_(group.size()) {
   const Topology& topology = group.topology();
-  std::vector<int> index(topology.num_nodes(), -1);
+  std::vector<bool> has_vote(index_.size());
   for (const int rank : group.view().members) {
-    int& at = index[topology.node_of(rank)];
-    if (at < 0) at = static_cast<int>(nodes_.size()), nodes_.emplace_back();
-    nodes_[at].ranks.push_back(rank);
-    node_of_[rank] = static_cast<std::size_t>(at);
+    const int node = topology.node_of(rank);
+    if (!has_vote[node]) index_[node] = nodes_.size(), nodes_.emplace_back();
+    has_vote[node] = true;
+    nodes_[index_[node]].ranks.push_back(rank);
   }
-  for (int rank = 0; rank < group.size(); ++rank)
-    if (!group.survival().has(rank)) node_of_[rank] = nodes_.size();
-  mine_ = node_of_[group.rank()];
+  for (std::size_t node = 0; node < index_.size(); ++node)
+    if (!has_vote[node]) index_[node] = nodes_.size();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const bool member = group.survival().has(rank);
+    node_of_[rank] = member ? index_[topology.node_of(rank)] : nodes_.size();
+  }
+  mine_ = index_[topology.node_of(group.rank())];
 }
 
 // The lowest rank of this node that has come and is alive. Another one follows it only when its
@@ -176,6 +185,8 @@ Status NodesAgreement::choose() {
       if (!last && node.kept && seat == Seat::in(next_)) proposal_.members.push_back(rank);
     }
   }
+  for (const int rank : newcomers_)
+    if (!last && comes(rank)) proposal_.members.push_back(rank);
   std::ranges::sort(proposal_.members);
   AgreementMessage known = promise(proposal_.ballot);
   proposal_.seats = std::move(known.seats);
@@ -183,6 +194,15 @@ Status NodesAgreement::choose() {
   send_ns_ = 0;
   take(mine_, *reply(proposal_));
   return {};
+}
+
+// Whether a newcomer can be in the view that this node proposes.
+bool NodesAgreement::comes(int newcomer) const noexcept {
+  const std::size_t node = index_[group_.topology().node_of(newcomer)];
+  const bool reached =
+      node < nodes_.size() ? nodes_[node].kept : !ViewMessages::unreachable(group_, newcomer);
+  const std::uint64_t seat = group_.flags_->slot(newcomer).seat.load(std::memory_order_acquire);
+  return reached && seat == Seat::in(next_);
 }
 
 void NodesAgreement::send(Node& node, const AgreementMessage& message) {
@@ -243,7 +263,7 @@ std::optional<AgreementMessage> NodesAgreement::reply(const AgreementMessage& me
     return AgreementMessage{.what = What::kRefused, .ballot = promised};
   mine.promised.store(message.ballot, std::memory_order_release);
   if (prepares) return promise(message.ballot);
-  learn(message);
+  learn(group_, next_, message);
   const int half = free_half();
   store(half, message.members);
   mine.accepted.store(with_half(message.ballot, half), std::memory_order_release);
@@ -255,7 +275,7 @@ void NodesAgreement::take(std::size_t node, const AgreementMessage& message) {
   switch (message.what) {
     case What::kPromise:
       if (!current || phase_ != Phase::kPreparing) break;
-      learn(message);
+      learn(group_, next_, message);
       nodes_[node].promised = true;
       nodes_[node].promise = message;
       break;
@@ -271,7 +291,7 @@ void NodesAgreement::take(std::size_t node, const AgreementMessage& message) {
     case What::kWaits: nodes_[node].waits = message.members; break;
     case What::kDecided:
       if (decided() || speaker() != group_.rank()) break;
-      learn(message);
+      learn(group_, next_, message);
       decide(message.members);
       break;
     case What::kOutvoted: set_outvoted(nodes_[node], 0); break;
@@ -287,7 +307,9 @@ AgreementMessage NodesAgreement::promise(std::uint64_t ballot) const {
     known.accepted = accepted >> 1;
     known.members = stored(half_of(accepted));
   }
-  for (const int rank : group_.view().members) {
+  std::vector<int> ranks = newcomers_;
+  std::ranges::copy(group_.view().members, std::back_inserter(ranks));
+  for (const int rank : ranks) {
     const GroupSlot& of_rank = group_.flags_->slot(rank);
     const std::uint64_t seat = of_rank.seat.load(std::memory_order_acquire);
     if (!Seat::decided(seat, next_)) continue;
@@ -303,19 +325,17 @@ AgreementMessage NodesAgreement::promise(std::uint64_t ballot) const {
   return known;
 }
 
-// Writes what is known of ranks of other nodes to the memory of this node. It does not change: a
-// rank prepares once for a view, and its seat is decided once.
-void NodesAgreement::learn(const AgreementMessage& message) {
-  group_.survival().store_prepared(next_, message.objects);
+void NodesAgreement::learn(GroupState& group, std::uint64_t next, const AgreementMessage& message) {
+  group.survival().store_prepared(next, message.objects);
   for (const auto& [seat, barriers, objects, number] : message.seats) {
     const int rank = static_cast<int>(number);
-    const bool known = seat == Seat::in(next_) || seat == Seat::outside(next_);
-    if (group_.here(rank) || !known) continue;
+    const bool known = seat == Seat::in(next) || seat == Seat::outside(next);
+    if (group.here(rank) || !known) continue;
     // Relaxed: published by the seat.
-    GroupSlot& of_rank = group_.flags_->slot(rank);
-    of_rank.barriers[next_ % 2].store(barriers, std::memory_order_relaxed);
-    of_rank.objects[next_ % 2].store(objects, std::memory_order_relaxed);
-    group_.flags_->decide_seat(rank, next_, seat);
+    GroupSlot& of_rank = group.flags_->slot(rank);
+    of_rank.barriers[next % 2].store(barriers, std::memory_order_relaxed);
+    of_rank.objects[next % 2].store(objects, std::memory_order_relaxed);
+    group.flags_->decide_seat(rank, next, seat);
   }
 }
 
@@ -351,14 +371,6 @@ void NodesAgreement::decide(const std::vector<std::int32_t>& members) {
   // Release: the members, and what was learned. Partner: decided().
   slot().decided.store(with_half(next_, half), std::memory_order_release);
   group_.ring();
-}
-
-std::vector<std::byte> NodesAgreement::decision(GroupState& group, const View& view) {
-  const NodesAgreement agreement(group, view.number);
-  AgreementMessage message = agreement.promise(0);
-  message.what = What::kDecided;
-  message.members.assign(view.members.begin(), view.members.end());
-  return message.bytes();
 }
 
 }  // namespace ferry::internal

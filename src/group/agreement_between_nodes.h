@@ -11,6 +11,7 @@
 //   - A node that can be reached is waited for. One that cannot be is outside. One that finds that
 //     it reaches too few votes gives up and says so; it counts as one that cannot be reached. Of
 //     two that cannot reach each other one is left out.
+//   - Ranks that are admitted to the view have no votes. Those that have a seat in it come.
 //
 // docs/protocol.md, "Views", has the whole.
 #pragma once
@@ -33,7 +34,8 @@ class GroupState;
 
 class NodesAgreement {
  public:
-  NodesAgreement(GroupState& group, std::uint64_t next);
+  // `newcomers`: the ranks that the members admit to the view.
+  NodesAgreement(GroupState& group, std::uint64_t next, std::vector<int> newcomers = {});
 
   // Goes on with the agreement. Call again and again when all seats of this node are decided. An
   // error: the nodes that can be reached may not go on.
@@ -48,6 +50,13 @@ class NodesAgreement {
   std::vector<int> missing() const;
   // What late ranks get as an answer in `view`, which this rank is about to begin.
   static std::vector<std::byte> decision(GroupState& group, const View& view);
+  // Writes what is known of ranks of other nodes to the memory of this node. It does not change: a
+  // rank prepares once for a view, and its seat is decided once.
+  static void learn(GroupState& group, std::uint64_t next, const AgreementMessage& message);
+  // On a newcomer of a node without votes: asks a member for the ranks of the view; takes the
+  // reply, if it has come.
+  static void ask(GroupState& group, std::uint64_t next, int member);
+  static std::optional<std::vector<int>> take_decision(GroupState& group, std::uint64_t next);
 
  private:
   using What = AgreementMessage::What;
@@ -61,7 +70,8 @@ class NodesAgreement {
     int sent_to = -1;                      // the rank to which the last message went
   };
 
-  GroupSlot& slot() const noexcept { return slot(nodes_[mine_]); }
+  GroupSlot& slot() const noexcept { return slot_of_node(group_.rank()); }
+  GroupSlot& slot_of_node(int rank) const noexcept;
   GroupSlot& slot(const Node& node) const noexcept;
   // The lowest rank of a node that it could not reach when it gave up; -1: it has not.
   int outvoted_without(const Node& node) const noexcept;
@@ -85,7 +95,7 @@ class NodesAgreement {
   void take(std::size_t node, const AgreementMessage& message);
   std::optional<AgreementMessage> reply(const AgreementMessage& message);
   AgreementMessage promise(std::uint64_t ballot) const;
-  void learn(const AgreementMessage& message);
+  bool comes(int newcomer) const noexcept;
   int free_half() const noexcept;
   void store(int half, const std::vector<std::int32_t>& members);
   void decide(const std::vector<std::int32_t>& members);
@@ -95,7 +105,9 @@ class NodesAgreement {
 
   GroupState& group_;
   const std::uint64_t next_;
-  std::vector<Node> nodes_;           // by their lowest ranks
+  const std::vector<int> newcomers_;
+  std::vector<Node> nodes_;           // with votes, by their lowest ranks
+  std::vector<std::size_t> index_;    // [nodes of the topology], nodes_.size(): it has no vote
   std::vector<std::size_t> node_of_;  // [ranks of the last view], else nodes_.size()
   std::size_t mine_ = 0;
   Phase phase_ = Phase::kIdle;

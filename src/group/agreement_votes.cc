@@ -13,9 +13,13 @@
 namespace ferry::internal {
 
 // The slot of a rank of the node that is the same in every view.
-GroupSlot& NodesAgreement::slot(const Node& node) const noexcept {
+GroupSlot& NodesAgreement::slot_of_node(int rank) const noexcept {
   const Topology& topology = group_.topology();
-  return group_.flags_->slot(topology.node_ranks(topology.node_of(node.ranks[0]))[0]);
+  return group_.flags_->slot(topology.node_ranks(topology.node_of(rank))[0]);
+}
+
+GroupSlot& NodesAgreement::slot(const Node& node) const noexcept {
+  return slot_of_node(node.ranks[0]);
 }
 
 // Relaxed: it publishes no other memory.
@@ -123,14 +127,13 @@ Status NodesAgreement::minority(int without) const {
       std::ranges::copy(node.ranks, std::back_inserter(left));
     }
   }
-  return {
-      Code::kPeerLost,
-      fmt::format("survive: no rank of the nodes with ranks {} of view {} can be reached{}. Ranks "
-                  "{} are not more than half of the view, nor half of it with rank {}, and so "
-                  "they cannot go on: the others might. Make a new group",
-                  fmt::join(gone, ", "), group_.view().number, chosen ? " by all others" : "",
-                  fmt::join(left, ", "), group_.view().members[0]),
-      without};
+  return {Code::kPeerLost,
+          fmt::format("no rank of the nodes with ranks {} of view {} can be reached{}. Ranks "
+                      "{} are not more than half of the view, nor half of it with rank {}, and so "
+                      "they cannot go on: the others might. Make a new group",
+                      fmt::join(gone, ", "), group_.view().number, chosen ? " by all others" : "",
+                      fmt::join(left, ", "), group_.view().members[0]),
+          without};
 }
 
 }  // namespace ferry::internal

@@ -33,7 +33,6 @@ constexpr int kLongestThreadNapUs = 2000;
 }  // namespace
 
 void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
-  nodes_.progress.own_thread = progress_thread_in_environment();
   const std::string job = rank_ == 0 ? hex(fresh_nonce()).substr(0, 16) : "";
   const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
@@ -49,9 +48,6 @@ void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
     if (!here(peer)) others.push_back(nodes_.addresses[peer]);
   messages_->let_in(others);
   rendezvous_->all_gather("", by);  // from now on all ranks let each other in
-  nodes_.reached.resize(size_);
-  nodes_.acknowledged.resize(size_);
-  nodes_.listens.resize(size_);
   nodes_.forwarding =
       ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
   std::optional<Error> failure;
@@ -60,12 +56,7 @@ void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
   } catch (const Error& error) {
     failure = error;
   }
-  {
-    const auto held = lock();
-    nodes_.progress.open = true;  // from now on messages are read and may get a reply
-  }
-  if (nodes_.progress.own_thread)
-    nodes_.progress.thread = std::jthread([this](const std::stop_token& ending) { live(ending); });
+  begin_progress();
   try {
     await_links(failure, by);
   } catch (...) {
@@ -74,6 +65,17 @@ void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
     throw;
   }
   share_progress(this);
+}
+
+// From now on messages are read and may get a reply.
+void GroupState::begin_progress() {
+  nodes_.progress.own_thread = progress_thread_in_environment();
+  {
+    const auto held = lock();
+    nodes_.progress.open = true;
+  }
+  if (nodes_.progress.own_thread)
+    nodes_.progress.thread = std::jthread([this](const std::stop_token& ending) { live(ending); });
 }
 
 void GroupState::end_progress() {

@@ -177,10 +177,11 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
 std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const JoinAddress& at,
                                                                        const GroupOptions& options,
                                                                        const Deadline& deadline) {
-  const AdmissionAddress where = is_tcp(at.address)
-                                     ? tcp_admission_address(tcp_endpoint(endpoint_of(at, options)))
-                                     : unix_admission_address(named(at.address, options), at.size);
-  return newcomer_rendezvous(where, at.rank, split_nodes(options, at.size), deadline);
+  const std::vector<int> split = split_nodes(options, at.size);
+  const AdmissionAddress where =
+      is_tcp(at.address) ? tcp_admission_address(tcp_endpoint(endpoint_of(at, options)), split)
+                         : unix_admission_address(named(at.address, options), split);
+  return newcomer_rendezvous(where, at.rank, deadline);
 }
 
 std::pair<std::unique_ptr<Rendezvous>, std::string> join_by_all_gather(

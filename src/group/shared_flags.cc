@@ -29,7 +29,7 @@ std::size_t rows_offset(int size) noexcept { return round_up(flag_bytes(size), k
 
 // Without memory behind it.
 SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size)
-    : segment_(std::move(segment)), size_(size) {
+    : segment_(std::move(segment)), rank_(rank), size_(size) {
   const std::size_t rows = rows_offset(size);
   FERRY_CHECK(segment_->bytes(), ==, bytes(size));
   FERRY_CHECK(rows % kPage, ==, 0u);
@@ -53,13 +53,8 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
                          std::uint64_t group, const Deadline& by)
     : SharedFlags(rendezvous.share_segment(bytes(rendezvous.size()), by), rendezvous.rank(),
                   rendezvous.size()) {
-  const std::size_t row_bytes = RankCounters::row_bytes(size_), rows = rows_offset(size_);
-  const std::size_t mine = rows + rendezvous.rank() * row_bytes;
-  std::string problem;
-  const bool first = rendezvous.rank() == node_ranks[0];
-  if ((first && !segment_->commit(0, flag_bytes(size_))) || !segment_->commit(mine, row_bytes))
-    problem = fmt::format("no memory for the {} control bytes of a group of {}",
-                          flag_bytes(size_) + row_bytes, size_);
+  const bool first = rank_ == node_ranks[0];
+  std::string problem = back(first, group);
   try {
     if (first) metrics_.emplace();
   } catch (const Error& error) {
@@ -68,14 +63,23 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   check_no_problem(rendezvous.all_gather(problem, by));  // all ranks have their memory
   segment_->map_in(0, flag_bytes(size_));
   counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
-  if (!first) return;
+  if (first) metrics_->show({segment_, node_ranks});
+}
+
+std::string SharedFlags::back(bool first, std::uint64_t group) {
+  const std::size_t row_bytes = RankCounters::row_bytes(size_), rows = rows_offset(size_);
+  const std::size_t mine = rows + rank_ * row_bytes;
+  if ((first && !segment_->commit(0, flag_bytes(size_))) || !segment_->commit(mine, row_bytes))
+    return fmt::format("no memory for the {} control bytes of a group of {}",
+                       flag_bytes(size_) + row_bytes, size_);
+  if (!first) return {};
   auto& head = *reinterpret_cast<CountersHead*>(segment_->data());
   head.group = group;
   head.num_ranks = static_cast<std::uint64_t>(size_);
   head.rows_offset = rows;
   head.row_bytes = row_bytes;
   head.magic.store(CountersHead::kMagic, std::memory_order_release);
-  metrics_->show({segment_, node_ranks});
+  return {};
 }
 
 SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,

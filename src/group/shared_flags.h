@@ -111,6 +111,9 @@ class SharedFlags {
   // the memory of the group. Writes nothing.
   SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
               const std::vector<int>& node_ranks);
+  // For newcomers whose node has no members: backs this new memory, as the constructor of the first
+  // ranks does. `first`: this rank is the lowest of them. Returns the problem, if there is one.
+  std::string back(bool first, std::uint64_t group);
   // The bytes of the memory.
   static std::size_t bytes(int size) noexcept;
   const std::shared_ptr<Segment>& segment() const noexcept { return segment_; }
@@ -207,7 +210,7 @@ class SharedFlags {
   SharedFlags(std::shared_ptr<Segment> segment, int rank, int size);
 
   std::shared_ptr<Segment> segment_;
-  int size_;
+  int rank_, size_;
   std::uint64_t view_ = 1;
   std::byte* rows_;  // rows of counters of all ranks
   RankCounters counters_;

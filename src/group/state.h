@@ -88,7 +88,13 @@ struct Channel {
 // The state of a group's messages between nodes. Guarded by `mutex`, except the members that are
 // atomic or are set when the group is made.
 struct BetweenNodes {
-  explicit BetweenNodes(int size) : lost(size), farewell(size) {}
+  explicit BetweenNodes(int size)
+      : addresses(size),
+        reached(size),
+        acknowledged(size),
+        listens(size),
+        lost(size),
+        farewell(size) {}
 
   // The threads that move messages. Before the group is made and after its end none does: messages
   // wait in the network then.
@@ -113,8 +119,8 @@ struct BetweenNodes {
   std::uint64_t want_sent = 0;
   // Raised to want_sent when everything has been sent (await_sent).
   std::atomic<std::uint64_t> sent{0};
-  // [ranks] whether its link is lost; whether it has sent that it departed. Set once, with release;
-  // read with acquire.
+  // [ranks] whether its link is lost; whether it has sent that it departed. Set with release, read
+  // with acquire. Cleared when another process takes the place of the rank.
   std::vector<std::atomic<bool>> lost, farewell;
   std::map<int, std::string> why_lost;
 };
@@ -220,6 +226,7 @@ class GroupState {
   void lost(int peer, const std::string& why);
   bool raise_sent();
   void live(const std::stop_token& ending);
+  void begin_progress();
   void end_progress();
   void join_nodes(const TransportFactory& make, const Deadline& by);
   void await_links(const std::optional<Error>& failure, const Deadline& by);  // await_links.cc

@@ -75,10 +75,14 @@ void Survival::store_prepared(std::uint64_t next,
   for (Lasting* const object : objects_) object->store_prepared(next, known);
 }
 
-void Survival::begin(View view) noexcept {
+void Survival::set_view(View view) noexcept {
   view_ = std::move(view);
   is_member_.assign(is_member_.size(), false);
   for (const int rank : view_.members) is_member_[rank] = true;
+}
+
+void Survival::begin(View view) noexcept {
+  set_view(std::move(view));
   meeting_ = {.group = meeting_.group};
   const std::lock_guard lock(mutex_);
   open_offers_.clear();

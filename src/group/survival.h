@@ -63,6 +63,8 @@ class Survival {
     return view_.members.size() == is_member_.size() ? nullptr : &is_member_;
   }
 
+  // On a newcomer: the view of the members, of which it is none.
+  void set_view(View view) noexcept;
   // From add() to remove() the object is renewed with each view.
   void add(Lasting* object);
   void remove(Lasting* object) noexcept;
@@ -128,7 +130,8 @@ class Survival {
 
 class GroupState;
 
-// How a rank goes to the next view, whether ranks are lost (survive.cc) or come back (admit.cc).
+// How a rank goes to the next view, whether ranks are lost (survive.cc) or come back (admit.cc,
+// admit_between_nodes.cc).
 class NextView {
  public:
   // This rank makes ready for the view, and makes no more calls in the last one.
@@ -141,17 +144,38 @@ class NextView {
   // Rendezvous::among().
   static void enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
                     BootstrapCollectives* invited, const Deadline& by);
+  // The same for several nodes (admit_between_nodes.cc).
+  static void enter_between_nodes(GroupState& group, const Admission& admission,
+                                  BootstrapCollectives* invited, const Deadline& by);
+  // On a member, between nodes: it comes to the next view, and begins it when the nodes have agreed
+  // on its ranks. `failure`: why this rank does not know that all others come, too.
+  static Status settle(GroupState& group, const Admission& admission, const Status& failure,
+                       std::chrono::nanoseconds limit) noexcept;
   static void make_places(GroupState& group, const Admission& admission,
                           const std::vector<Offer>& offers);
   // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
   // come is lost.
   static void look_for_loss(GroupState& group);
+  // Whether this rank has come to the view.
+  static bool has_come(const GroupState& group, std::uint64_t view) noexcept;
   static std::uint64_t last_admission(const GroupState& group) noexcept;
   // A newcomer, which has met the others at `meeting`.
   static std::shared_ptr<GroupState> newcomer(std::unique_ptr<Rendezvous> meeting,
                                               const Admission& admission,
                                               const GroupOptions& options,
                                               const GroupOrigin& origin, const Deadline& by);
+
+ private:
+  static void begin_memory(GroupState& group, const Admission& admission, Rendezvous& all,
+                           const Deadline& by);
+  static void link(GroupState& group, const Admission& admission, Rendezvous& all,
+                   const Deadline& by);
+  static void replace(GroupState& group, int rank, const std::string& job_and_address);
+  static void come_as_member(GroupState& group, const Admission& admission,
+                             std::unique_ptr<Rendezvous> meeting, const Deadline& by);
+  static void come_as_newcomer(GroupState& group, const Admission& admission, const Deadline& by);
+  static std::vector<int> await_decision(GroupState& group, const Admission& admission,
+                                         const Deadline& by);
 };
 
 // A call of this rank that makes an object of a group, which takes several meetings of one view. It

@@ -22,10 +22,18 @@ constexpr int kNapUs = 200;
 // How one rank goes from a view to the next.
 class ViewChange {
  public:
-  explicit ViewChange(GroupState& group)
-      : group_(group), view_(group.survival_.view()), next_(view_.number + 1) {}
+  // `newcomers`: the ranks that the members admit to the next view, between nodes.
+  explicit ViewChange(GroupState& group, std::vector<int> newcomers = {})
+      : group_(group),
+        view_(group.survival_.view()),
+        next_(view_.number + 1),
+        newcomers_(std::move(newcomers)) {}
 
   Status run(std::chrono::nanoseconds limit) noexcept;
+  // Comes to the next view, and begins it when its ranks are known.
+  Status come_and_begin(CallTime& time) noexcept;
+  // Ends the calls of all ranks in the view, because of `why` unless a rank is lost.
+  void end(const Status& why) noexcept;
   // Why the view ends, if this rank sees that a rank died or left; else ok.
   static Status find_loss(const GroupState& group) noexcept;
   // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that could not
@@ -36,10 +44,6 @@ class ViewChange {
   static void tell_absence(GroupState& group, const Error& why) noexcept;
 
  private:
-  // An error of this rank, which has changed nothing.
-  Status check() const;
-  // Ends the calls of all ranks in the view.
-  void end() noexcept;
   // Takes this rank's seat in the next view.
   Status come() noexcept;
   // Waits until the ranks of the next view are known.
@@ -56,6 +60,7 @@ class ViewChange {
   GroupState& group_;
   const View& view_;
   const std::uint64_t next_;
+  const std::vector<int> newcomers_;
   std::optional<NodesAgreement> nodes_;  // of several nodes
 };
 
@@ -86,23 +91,36 @@ Status GroupState::survive(std::chrono::nanoseconds limit) noexcept {
   }
   Status status = ViewChange(*this).run(limit.count() > 0 ? limit : options_.deadline);
   surviving.store(false, std::memory_order_release);
-  return status;
+  if (status.ok()) return status;
+  return {status.code(), text_of([&] { return "survive: " + status.message(); }), status.culprit()};
 }
 
 Status ViewChange::run(std::chrono::nanoseconds limit) noexcept {
   CallTime time(limit);
   // Acquire: partner: leave().
   if (group_.verdict_.closed.load(std::memory_order_acquire)) return group_.verdict();
-  if (Status status = check(); !status.ok()) return status;
-  end();
+  if (Status status = next_view_held(group_); !status.ok()) return status;
+  end({Code::kBroken, fmt::format("rank {} called survive()", group_.rank_), group_.rank_});
+  return come_and_begin(time);
+}
+
+Status ViewChange::come_and_begin(CallTime& time) noexcept {
   if (Status status = come(); !status.ok()) return status;
   try {
-    if (!group_.one_node()) nodes_.emplace(group_, next_);
+    if (!group_.one_node()) nodes_.emplace(group_, next_, newcomers_);
     if (Status status = await(time); !status.ok()) return status;
     return begin();
   } catch (const std::exception& failure) {
-    return {Code::kSystem, fmt::format("survive: {}", failure.what()), group_.rank_};
+    return {Code::kSystem, failure.what(), group_.rank_};
   }
+}
+
+Status NextView::settle(GroupState& group, const Admission& admission, const Status& failure,
+                        std::chrono::nanoseconds limit) noexcept {
+  CallTime time(limit);
+  ViewChange change(group, admission.newcomers);
+  if (!failure.ok()) change.end(failure);
+  return change.come_and_begin(time);
 }
 
 Status next_view_held(GroupState& group) {
@@ -124,11 +142,6 @@ Status next_view_held(GroupState& group) {
   return {};
 }
 
-Status ViewChange::check() const {
-  const Status held = next_view_held(group_);
-  return held.ok() ? held : Status(held.code(), "survive: " + held.message(), held.culprit());
-}
-
 Status ViewChange::find_loss(const GroupState& group) noexcept {
   if (Status death = group.death_here(); !death.ok()) return death;
   for (const int rank : group.view().members) {
@@ -140,6 +153,18 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
     }
   }
   return {};
+}
+
+void NextView::look_for_loss(GroupState& group) {
+  group.progress();
+  require_ok(group.verdict());
+  require_ok(ViewChange::find_loss(group));
+}
+
+bool NextView::has_come(const GroupState& group, std::uint64_t view) noexcept {
+  const std::uint64_t seat =
+      group.flags_->slot(group.rank_).seat.load(std::memory_order_relaxed);  // its own
+  return Seat::decided(seat, view);
 }
 
 Status ViewChange::find_absence(const GroupState& group, Status loss) noexcept {
@@ -198,12 +223,10 @@ Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   return *place;
 }
 
-void ViewChange::end() noexcept {
+void ViewChange::end(const Status& otherwise) noexcept {
   if (!group_.verdict().ok()) return;
-  const int rank = group_.rank_;
   Status why = find_absence(group_, find_loss(group_));
-  if (why.code() != Code::kPeerLost)
-    why = {Code::kBroken, fmt::format("rank {} called survive()", rank), rank};
+  if (why.code() != Code::kPeerLost) why = otherwise;
   static_cast<void>(
       group_.break_group(why.code(), why.culprit(), why.message() + "; " + group_.view_is_over()));
 }
@@ -218,7 +241,7 @@ Status ViewChange::come() noexcept {
 
 Status ViewChange::outside() const {
   return {Code::kClosed,
-          fmt::format("survive: view {} began without rank {}, which the other ranks took for "
+          fmt::format("view {} began without rank {}, which the other ranks took for "
                       "lost; it is outside of the group",
                       next_, group_.rank_),
           group_.rank_};
@@ -257,7 +280,7 @@ Status ViewChange::await(CallTime& time) {
     if (undecided.empty() && are_known()) return {};
     const int rank = group_.rank_;
     if (interrupted && interrupted())
-      return {Code::kInterrupted, fmt::format("survive: rank {} was interrupted", rank), rank};
+      return {Code::kInterrupted, fmt::format("rank {} was interrupted", rank), rank};
     if (time.passed()) return late(undecided, time);
     sleep(undecided);
   }
@@ -267,7 +290,7 @@ Status ViewChange::late(const std::vector<int>& undecided, const CallTime& time)
   const double limit_s = std::chrono::duration<double>(time.limit()).count();
   const std::vector<int> missing = undecided.empty() ? nodes_->missing() : undecided;
   return {Code::kTimeout,
-          fmt::format("survive: {} of ranks {} did not come to view {}; deadline {:.3g} s; a rank "
+          fmt::format("{} of ranks {} did not come to view {}; deadline {:.3g} s; a rank "
                       "that is alive is not left behind: end its process with fence(), or repeat "
                       "the call",
                       group_.name_of(missing[0]), fmt::join(missing, ", "), next_, limit_s),

@@ -49,7 +49,10 @@ MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, i
   FERRY_CHECK(rank, <, size);
   FERRY_CHECK(transport_.get(), !=, nullptr);
   static_assert(sizeof(Head) == 32 && sizeof(Head) <= Transport::kMaxHeadBytes);
-  for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
+  for (int peer = 0; peer < size; ++peer) {
+    peers_.push_back(std::make_unique<Peer>());
+    peers_.back()->job = job;
+  }
   bundled_.reserve(peers_.size());
 }
 
@@ -89,11 +92,6 @@ void MessageChannel::let_in(const std::vector<std::string>& addresses) {
 void MessageChannel::connect(const std::map<int, std::string>& addresses) {
   const std::lock_guard held(mutex_);
   transport_->connect(addresses);
-}
-
-std::map<int, std::string> MessageChannel::unconnected() const {
-  const std::lock_guard held(mutex_);
-  return transport_->unconnected();
 }
 
 std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) {
@@ -254,6 +252,14 @@ void MessageChannel::disregard(int peer) {
   peers_[static_cast<std::size_t>(peer)]->is_disregarded = disregards_ = true;
 }
 
+void MessageChannel::replace(int peer, std::uint64_t job) {
+  const std::lock_guard held(mutex_);
+  FERRY_CHECK(peer, !=, self_.rank);
+  send_bundle(peer);  // to the process before
+  transport_->disconnect(peer);
+  peers_[static_cast<std::size_t>(peer)]->begin_anew(job);
+}
+
 bool MessageChannel::all_sent() const {
   const std::lock_guard held(mutex_);
   const auto is_through = [](const auto& to) { return to->is_disregarded || to->all_departed(); };
@@ -283,19 +289,9 @@ void MessageChannel::sleep(int wait_us) {
   --asleep_;
 }
 
-void MessageChannel::wake() {
-  const std::lock_guard held(mutex_);
-  transport_->wake();
-}
-
 MessageChannel::Counters MessageChannel::counters() const {
   const std::lock_guard held(mutex_);
   return counters_;
-}
-
-std::string MessageChannel::describe() const {
-  const std::lock_guard held(mutex_);
-  return transport_->describe();
 }
 
 void MessageChannel::lose(int peer, const std::string& why) {
@@ -310,7 +306,7 @@ void MessageChannel::lose(int peer, const std::string& why) {
 bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
   const bool cut_well = head.body_bytes == body_bytes && body_bytes <= head.remaining &&
                         (body_bytes > 0 || head.remaining == 0);
-  return head.job == self_.job && head.from < peers_.size() &&
+  return head.from < peers_.size() && head.job == peers_[head.from]->job &&
          head.from != static_cast<std::uint32_t>(self_.rank) && cut_well;
 }
 

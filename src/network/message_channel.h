@@ -58,8 +58,8 @@ class MessageChannel {
     std::uint64_t unread = 0;      // dropped packets of lost peers
   };
 
-  // `job` identifies the group: it is equal on its ranks and on no others. Packets with another job
-  // are dropped.
+  // `job` identifies the group: it is equal on the ranks that join it together, and on no others.
+  // Packets with another job are dropped.
   MessageChannel(std::unique_ptr<Transport> transport, int rank, int size, std::uint64_t job);
   // Sends unsent messages for up to 100 ms. Messages that arrive meanwhile are dropped.
   ~MessageChannel();
@@ -70,7 +70,10 @@ class MessageChannel {
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
-  std::map<int, std::string> unconnected() const;
+  std::map<int, std::string> unconnected() const {
+    const std::lock_guard held(mutex_);
+    return transport_->unconnected();
+  }
   std::vector<int> silent(std::chrono::milliseconds time) const {
     const std::lock_guard held(mutex_);
     return transport_->silent(time);
@@ -98,6 +101,10 @@ class MessageChannel {
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
   // From now on nobody waits until messages to this peer have been sent.
   void disregard(int peer);
+  // Another process is the peer from now on, and `job` is the one of its packets. What the one
+  // before sent does not arrive any more. The new one must be connected.
+  void replace(int peer, std::uint64_t job);
+  std::uint64_t job() const noexcept { return self_.job; }
   // Returns true if all messages have been sent, so that their memory is free.
   bool all_sent() const;
   // [ranks]: how many messages were sent to each rank, and how many of the oldest of them have all
@@ -108,9 +115,15 @@ class MessageChannel {
   std::vector<Traffic> traffic() const;
   // Sleeps until there is something to do, but at most `wait_us`.
   void sleep(int wait_us);
-  void wake();
+  void wake() {
+    const std::lock_guard held(mutex_);
+    transport_->wake();
+  }
   Counters counters() const;
-  std::string describe() const;
+  std::string describe() const {
+    const std::lock_guard held(mutex_);
+    return transport_->describe();
+  }
   std::string exposed() const {
     const std::lock_guard held(mutex_);
     return transport_->exposed();

@@ -69,6 +69,7 @@ struct MessageChannel::Early {
 };
 
 struct MessageChannel::Peer {
+  std::uint64_t job = 0;  // of its packets
   std::uint32_t next_out = 0;
   std::uint32_t next_in = 0;
   bool is_lost = false, is_disregarded = false;
@@ -99,6 +100,15 @@ struct MessageChannel::Peer {
     early.clear();
     early_bytes = 0;
     joined = std::vector<std::byte>();
+  }
+
+  // Messages that are under way are still counted.
+  void begin_anew(std::uint64_t its_job) {
+    forget();
+    job = its_job;
+    next_out = next_in = 0;
+    to_join = 0;
+    is_lost = is_disregarded = false;
   }
 };
 

@@ -219,6 +219,7 @@ TcpSockets::Place TcpSockets::place_of(std::string_view address) {
 void TcpSockets::let_in(const std::vector<std::string>& addresses) {
   const std::set<Ip> mine = host_ips();
   const std::lock_guard lock(OpenSockets::here().mutex);
+  const bool first = peer_ips_.empty();
   for (const std::string& address : addresses) {
     Place place = place_of(address);
     // Ranks of one host may connect over the loopback of the host.
@@ -226,9 +227,9 @@ void TcpSockets::let_in(const std::vector<std::string>& addresses) {
     peer_ips_.insert(place.ips.begin(), place.ips.end());
     for (const IpEndpoint& end : place.listens) peer_ports_.insert(end.port);
   }
-  // No peer of the job connects before this call, so existing connections are closed.
+  // No peer of the job connects before the first call, so existing connections are closed.
   for (const int fd : tcp_sockets())
-    if (is_ours(Ends(fd)) && !has_option(fd, SO_ACCEPTCONN, 1)) shutdown(fd, SHUT_RDWR);
+    if (first && is_ours(Ends(fd)) && !has_option(fd, SO_ACCEPTCONN, 1)) shutdown(fd, SHUT_RDWR);
   guard();
 }
 

@@ -35,7 +35,8 @@ class TcpSockets {
   void find(std::string_view ucx_address);
   // The text for peers, which they read with place_of().
   std::string address() const;
-  // After this call, the hosts with these addresses can connect. Earlier connections are closed.
+  // After this call, the hosts with these addresses can connect, too. The first call closes earlier
+  // connections.
   void let_in(const std::vector<std::string>& addresses);
   // Sets the options of the connections that all transports of this process have made since the
   // last call. Does nothing if the last call was less than `every_ns` ago. Takes microseconds for

@@ -51,12 +51,16 @@ class Transport {
 
   // The bytes that a peer needs for connect().
   virtual std::string address() const = 0;
-  // Must be called with the addresses of all ranks that connect to this rank, before any of them
-  // connects. Other hosts are refused.
+  // Must be called with the addresses of the ranks that connect to this rank, before any of them
+  // connects. Other hosts are refused. A later call adds ranks.
   virtual void let_in(const std::vector<std::string>& addresses) = 0;
   // Starts the connections to all peers and does not wait for them. Must be called before the first
   // send. Throws Error(kSystem).
   virtual void connect(const std::map<int, std::string>& addresses) = 0;
+  // Ends the connection to a peer, if there is one: no loss of it is reported any more, and sends
+  // to it end. It may be connected again, at another address. Only for networks whose groups admit
+  // processes.
+  virtual void disconnect(int /*peer*/) {}
   // The peers that are not connected yet, with the endpoints at which they listen: "port 40123 of
   // 10.77.0.2".
   virtual std::map<int, std::string> unconnected() const { return {}; }

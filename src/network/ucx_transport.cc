@@ -42,6 +42,7 @@ class UcxTransport final : public Transport {
   std::string address() const override;
   void let_in(const std::vector<std::string>& addresses) override;
   void connect(const std::map<int, std::string>& addresses) override;
+  void disconnect(int rank) override;
   std::map<int, std::string> unconnected() const override;
   std::vector<int> silent(std::chrono::milliseconds time) const override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
@@ -202,6 +203,13 @@ void UcxTransport::connect_to(int rank, const std::string& address) {
   if (status == UCS_OK) return;
   const std::string where = where_is(peer.place);
   throw error(fmt::format("cannot reach rank {} at {}", rank, where), status, rank);
+}
+
+void UcxTransport::disconnect(int rank) {
+  const auto found = peers_.find(rank);
+  if (found == peers_.end()) return;
+  close(found->second);
+  std::erase_if(failed_, [rank](const auto& failure) { return failure.first == rank; });
 }
 
 std::map<int, std::string> UcxTransport::unconnected() const {

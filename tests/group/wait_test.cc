@@ -37,7 +37,7 @@ class ScriptedRendezvous final : public Rendezvous {
     return inner_->among(members, place, deadline);
   }
   bool admits() const noexcept override { return false; }
-  std::unique_ptr<BootstrapCollectives> await_newcomers(const Admission& admission,
+  std::unique_ptr<BootstrapCollectives> await_newcomers(Admission& admission,
                                                         Deadline deadline) override {
     return inner_->await_newcomers(admission, deadline);
   }

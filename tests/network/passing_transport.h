@@ -36,6 +36,7 @@ class PassingTransport : public internal::Transport {
   void connect(const std::map<int, std::string>& addresses) override {
     transport_->connect(addresses);
   }
+  void disconnect(int peer) override { transport_->disconnect(peer); }
   std::map<int, std::string> unconnected() const override { return transport_->unconnected(); }
   std::vector<int> silent(std::chrono::milliseconds time) const override {
     return transport_->silent(time);
