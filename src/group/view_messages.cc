@@ -132,6 +132,8 @@ void ViewMessages::begin(GroupState& group, std::uint64_t view,
                          std::vector<std::byte> decided) noexcept {
   const auto held = group.lock();
   decided_[view] = std::move(decided);
+  // Channels drop what they keep of the last view before they read messages of this one.
+  for (const auto& [number, channel] : group.nodes_.channels) channel->go_on();
   begun_ = true;
   for (Kept& kept : std::exchange(kept_, {})) {
     if (kept.view == view) group.read(kept.from, kept.message, /*kept=*/true);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/check.h"
 #include "exchange/internode/stored_rows.h"
 
 namespace ferry::internal {
@@ -39,7 +40,7 @@ Way::~Way() { links_.group().close_channel(number_); }
 
 // Sums may be for any rank; all other messages are about ranks of other nodes.
 void Way::read(const InMessage& message) {
-  drop_last_view();
+  FERRY_CHECK(view_, ==, links_.group().view().number);
   const int from = message.from;
   const MessageHead& head = message.head;
   const std::span<const std::byte> body = message.body;
@@ -77,7 +78,8 @@ bool Way::go_on() {
   return passed || served;
 }
 
-// What this rank did for others in the last view.
+// What this rank did for others in the last view. Not inside read(): it gives send buffers back to
+// the channel of messages, which its reader must not call.
 void Way::drop_last_view() {
   const std::uint64_t view = links_.group().view().number;
   if (std::exchange(view_, view) == view) return;
