@@ -86,6 +86,7 @@ class Host {
     }
   }
 
+  BootstrapCollectives& collectives() noexcept { return *collectives_; }
   bool has(int rank) const { return roster_.place(rank) >= 0; }
   bool alive(int rank) const noexcept { return liveness_.alive(roster_.place(rank)); }
   int kill(int rank) const noexcept { return liveness_.kill(roster_.place(rank)); }
@@ -167,8 +168,8 @@ std::vector<int> ranks_here(BootstrapCollectives& across, const Roster& roster,
   return here;
 }
 
-// The same for ranks of one of several hosts, which have met `across` the hosts before. An error
-// reaches those of the other hosts.
+// The same for ranks of one of several hosts or nodes, which all have met `across` these before. An
+// error reaches those of the others.
 std::unique_ptr<Host> meet_beside(BootstrapCollectives& across, const std::string& address,
                                   Roster roster, const std::vector<int>& nodes, Deadline deadline) {
   const int rank = roster.self.rank;
@@ -219,9 +220,8 @@ class ProcessRendezvous final : public Rendezvous {
     if (num_nodes(nodes()) == 1) return;
     const int node = nodes()[rank];
     roster.ranks = admission.led_ranks_of(node);
-    roster.outer = across_.get();
-    node_ =
-        meet_on_host(fmt::format("{} node {}", admission.name, node), roster, nodes(), deadline);
+    node_ = meet_beside(across_ ? *across_ : host_->collectives(),
+                        fmt::format("{} node {}", admission.name, node), roster, nodes(), deadline);
   }
 
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {
