@@ -21,22 +21,39 @@ namespace ferry::internal {
 
 namespace {
 
-// Backs the flags and records of a rank with memory. They begin with the view of this `number`.
-// False: no memory.
-bool begin_flags(const Setup& setup, const WindowView& view, int rank, std::uint64_t number) {
-  if (!view.segment->commit(setup.layout.control(rank), setup.layout.control_bytes())) return false;
-  new (&view.control(rank)) ControlFlags{};
-  Protocol::prepare(view.control(rank), number, 0);
-  return true;
+// Backs the flags and records of a rank with memory. False: no memory.
+bool back_flags(const Setup& setup, const WindowView& view, int rank) {
+  return view.segment->commit(setup.layout.control(rank), setup.layout.control_bytes());
 }
 
-// The flags and records of this rank, and of the ranks of other nodes that it serves.
-bool begin_flags(const Setup& setup, const WindowView& view, const Ways& ways,
-                 std::uint64_t number) {
+// They begin with the view of this `number`.
+void begin_flags(const WindowView& view, int rank, std::uint64_t number) {
+  new (&view.control(rank)) ControlFlags{};
+  Protocol::prepare(view.control(rank), number, 0);
+}
+
+// In a new segment of a node without members: what the ranks of the view have prepared for it. A
+// newcomer has called nothing. Each newcomer of the node writes the same.
+void begin_new_segment(const GroupState& group, const WindowView& view, std::uint64_t object) {
+  std::vector<std::uint64_t> numbers(view.num_ranks());
+  for (const auto& [number, of, rank] : group.survival().known())
+    if (of == object) numbers[rank] = number;
+  for (const int rank : group.view().members)
+    Protocol::prepare(view.control(rank), group.view().number, numbers[rank]);
+}
+
+// The flags and records of this rank, and of the ranks of other nodes that it serves. `offer`: of
+// the exchange that a newcomer joins; they have begun there (make_place), unless its segment is
+// new. False: no memory.
+bool begin_flags(const GroupState& group, const Setup& setup, const WindowView& view,
+                 const Ways& ways, const Offer* offer) {
+  if (offer && !offer->is_new) return true;
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
-    const bool mine = peer == setup.rank || ways.serves(peer);
-    if (mine && !begin_flags(setup, view, peer, number)) return false;
+    if (peer != setup.rank && !ways.serves(peer)) continue;
+    if (!back_flags(setup, view, peer)) return false;
+    if (!offer) begin_flags(view, peer, group.view().number);
   }
+  if (offer) begin_new_segment(group, view, offer->number);
   return true;
 }
 
@@ -106,15 +123,17 @@ struct OwnParts {
   std::unique_ptr<Trace> trace;
 };
 
-// `joins`: this rank's flags have begun (make_place).
-OwnParts make_own_parts(GroupState& group, const Setup& setup, const WindowView& view, bool joins) {
+// `offer`: of the exchange that a newcomer joins.
+OwnParts make_own_parts(GroupState& group, const Setup& setup, const WindowView& view,
+                        const Offer* offer) {
   OwnParts own;
-  own.ways.emplace(group, setup, view);
+  const bool everybody = offer ? std::ssize(makers_in(offer->terms)) == group.size()
+                               : group.survival().waited() == nullptr;
+  own.ways.emplace(group, setup, view, everybody);
   own.pool = std::make_shared<Pool>(view.segment, setup.layout, setup.places->windows[setup.rank]);
   own.first_buffer = own.pool->free_buffer().value();
   own.pool->mark_used(own.first_buffer);
-  if ((!joins && !begin_flags(setup, view, *own.ways, group.view().number)) ||
-      !back_lists(setup, view) ||
+  if (!begin_flags(group, setup, view, *own.ways, offer) || !back_lists(setup, view) ||
       !own.pool->back_rows(own.first_buffer, setup.num_sections(), setup.expected_section_rows()))
     throw no_memory(setup);
   own.workers = make_workers(setup.config.workers);
@@ -155,7 +174,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   // After this call either all ranks have their parts of the exchange, or all throw. No rank sends
   // a message of the exchange before.
   make_alike(*group, by, [&] {
-    own = make_own_parts(*group, *setup, view, false);
+    own = make_own_parts(*group, *setup, view, nullptr);
     return std::string();
   });
   std::string terms = terms_in_view(*group, *setup);
@@ -166,7 +185,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
 ExchangeParts join_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
   auto [setup, offer] = take_offered_setup(usable(group), config);
   const WindowView view{offer.segment, &setup->layout, group->local_ranks(), setup->places};
-  OwnParts own = make_own_parts(*group, *setup, view, true);
+  group->begin_channels_at(offer.number);
+  OwnParts own = make_own_parts(*group, *setup, view, &offer);
   return put_together(group, std::move(setup), std::move(offer.terms), view, std::move(own));
 }
 
@@ -181,6 +201,14 @@ ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const Exc
   }
   count();
   group->survival().add(this);
+  if (joins) parts_.ways.release();
+}
+
+Offer ExchangeState::offer() const {
+  const auto& segment = parts_.view.segment;
+  return {.terms = parts_.terms,
+          .segment = segment,
+          .number = parts_.ways.none() ? segment->id() : parts_.ways.number()};
 }
 
 ExchangeState::~ExchangeState() {
@@ -199,7 +227,8 @@ void ExchangeState::renew(const View& view) noexcept {
 // The lost rank may have called operations that none of the others has, whose numbers come again.
 // So its records go, too.
 void ExchangeState::make_place(int rank, std::uint64_t next) {
-  if (!begin_flags(*parts_.setup, parts_.view, rank, next)) throw no_memory(*parts_.setup);
+  if (!back_flags(*parts_.setup, parts_.view, rank)) throw no_memory(*parts_.setup);
+  begin_flags(parts_.view, rank, next);
   const WindowLayout& layout = parts_.setup->layout;
   const std::size_t records = layout.record(rank, 0);
   std::memset(parts_.view.segment->data() + records, 0,

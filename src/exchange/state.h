@@ -49,7 +49,7 @@ class ExchangeState final : public Lasting {
   // These run between two views of the group (Lasting).
   void prepare(std::uint64_t next) noexcept override { parts_.protocol.prepare(next); }
   void renew(const View& view) noexcept override;
-  Offer offer() const override { return {parts_.terms, parts_.view.segment}; }
+  Offer offer() const override;
   void make_place(int rank, std::uint64_t next) override;
   void append_prepared(std::uint64_t next, std::vector<Prepared>& known) const override {
     parts_.protocol.append_prepared(next, known);

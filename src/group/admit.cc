@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -53,30 +52,39 @@ std::vector<std::uint64_t> numbers_in(const std::string& text) {
   return {std::istream_iterator<std::uint64_t>(numbers), {}};
 }
 
-// Collective among the ranks of an admission: the coordinator sends the offers to the newcomers,
-// whose `offers` are empty.
-void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
-             const Deadline& by) {
-  const std::vector<int>& ranks = meeting.ranks();
-  const auto first = std::ranges::find(ranks, admission.coordinator) - ranks.begin();
-  const bool newcomer = std::ranges::binary_search(admission.newcomers, meeting.rank());
-  for (int i = 0; i < admission.num_offers; ++i) {
-    std::string text;
-    if (meeting.rank() == admission.coordinator)
-      text = fmt::format("{}{}{}", offers[i].segment->bytes(), kSeparator, offers[i].terms);
-    text = meeting.all_gather(text, by)[first];
-    std::size_t bytes = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-    if (failure != std::errc() || end == text.data() + text.size() || *end != kSeparator)
-      throw Error(Code::kMismatch, fmt::format("rank {} offers \"{}\"", ranks[first], text),
-                  ranks[first]);
-    std::shared_ptr<Segment> segment =
-        meeting.pass_on(newcomer ? nullptr : offers[i].segment, bytes, by);
-    if (newcomer) offers.push_back({text.substr(end + 1 - text.data()), std::move(segment)});
-  }
+// What the coordinator sends of an offer: the bytes of its segment, its number, and its terms.
+std::string text_of(const Offer& offer) {
+  return fmt::format("{} {} {}", offer.segment->bytes(), offer.number, offer.terms);
+}
+
+// Returns the bytes of its segment, too.
+std::pair<Offer, std::size_t> offer_in(const std::string& text, int sender) {
+  std::istringstream words(text);
+  Offer offer;
+  std::size_t bytes = 0;
+  words >> bytes >> offer.number;
+  if (!words || words.get() != ' ')
+    throw Error(Code::kMismatch, fmt::format("rank {} offers \"{}\"", sender, text), sender);
+  offer.terms = text.substr(static_cast<std::size_t>(words.tellg()));
+  return {std::move(offer), bytes};
 }
 
 }  // namespace
+
+void NextView::pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
+                       const Deadline& by) {
+  const std::vector<int>& ranks = meeting.ranks();
+  const int rank = meeting.rank();
+  const auto first = std::ranges::find(ranks, admission.coordinator) - ranks.begin();
+  const bool newcomer = std::ranges::binary_search(admission.newcomers, rank);
+  for (int i = 0; i < admission.num_offers; ++i) {
+    const std::string mine = rank == admission.coordinator ? text_of(offers[i]) : "";
+    auto [offer, bytes] = offer_in(meeting.all_gather(mine, by)[first], ranks[first]);
+    offer.segment = meeting.pass_on(newcomer ? nullptr : offers[i].segment, bytes, by);
+    offer.is_new = !admission.has_member_of(admission.nodes[rank]);
+    if (newcomer) offers.push_back(std::move(offer));
+  }
+}
 
 // One call of admit() on a member of the view.
 class Admitting {
@@ -144,7 +152,7 @@ void Admitting::run() {
     if (group_.one_node())
       NextView::enter(group_, admission_, std::move(offers_), invited_.get(), by_);
     else
-      NextView::enter_between_nodes(group_, admission_, invited_.get(), by_);
+      NextView::enter_between_nodes(group_, admission_, std::move(offers_), invited_.get(), by_);
   } catch (const Error& error) {
     throw of_view(error);
   }
@@ -185,7 +193,7 @@ void Admitting::check() const {
 // it offers them. The others read it later, so a remaining time would say too much.
 std::string Admitting::my_terms() const {
   std::vector<std::uint64_t> ids;
-  for (const Offer& offer : offers_) ids.push_back(offer.segment->id());
+  for (const Offer& offer : offers_) ids.push_back(offer.number);
   return fmt::format("{}{}{}{}{}", now_ns() + by_.remaining_ns(), kSeparator, list_of(newcomers()),
                      kSeparator, fmt::join(ids, " "));
 }
@@ -197,7 +205,7 @@ std::chrono::nanoseconds Admitting::agree() {
   std::string text;
   try {
     check();
-    if (group_.one_node()) offers_ = group_.survival().offers();
+    offers_ = group_.survival().offers();
     text = willing(my_terms());
   } catch (const Error& error) {
     mine = error;
@@ -230,7 +238,7 @@ std::chrono::nanoseconds Admitting::agree() {
   return std::chrono::nanoseconds(first_ns - now_ns());
 }
 
-// `ids`: for each member those of its segments. The order is that of the first member.
+// `ids`: for each member those of its objects. The order is that of the first member.
 void Admitting::keep_common_offers(const std::vector<std::string>& ids) {
   std::vector<std::uint64_t> common = numbers_in(ids[0]);
   for (const std::string& one : ids) {
@@ -238,7 +246,7 @@ void Admitting::keep_common_offers(const std::vector<std::string>& ids) {
     std::erase_if(common, [&](std::uint64_t id) { return !std::ranges::count(theirs, id); });
   }
   std::map<std::uint64_t, Offer> mine;
-  for (Offer& offer : std::exchange(offers_, {})) mine[offer.segment->id()] = std::move(offer);
+  for (Offer& offer : std::exchange(offers_, {})) mine[offer.number] = std::move(offer);
   for (const std::uint64_t id : common) offers_.push_back(std::move(mine.at(id)));
 }
 
@@ -347,8 +355,9 @@ void NextView::enter(GroupState& group, const Admission& admission, std::vector<
   flags.decide_seat(group.rank_, admission.view, Seat::in(admission.view));
   if (is_member) group.rendezvous_ = std::move(meeting);
   group.survival_.set_joined_in(admission.view);
-  NextView::begin(group, {.number = admission.view, .members = admission.ranks()});
-  if (!is_member) group.survival_.set_open_offers(std::move(offers));
+  if (is_member) offers.clear();
+  NextView::begin(group, {.number = admission.view, .members = admission.ranks()},
+                  std::move(offers));
 }
 
 std::uint64_t NextView::last_admission(const GroupState& group) noexcept {
@@ -371,7 +380,7 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
     if (group->one_node())
       enter(*group, admission, {}, nullptr, by);
     else
-      enter_between_nodes(*group, admission, nullptr, by);
+      enter_between_nodes(*group, admission, {}, nullptr, by);
   } catch (...) {
     group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
     throw;

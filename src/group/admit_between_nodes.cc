@@ -31,7 +31,8 @@ bool is_newcomer(const Admission& admission, int rank) {
 // member comes to the next view, whatever happens, as in survive(): another one may have seen all
 // of them ready. The agreement of the nodes decides which of the newcomers are in that view.
 void NextView::enter_between_nodes(GroupState& group, const Admission& admission,
-                                   BootstrapCollectives* invited, const Deadline& by) {
+                                   std::vector<Offer> offers, BootstrapCollectives* invited,
+                                   const Deadline& by) {
   const bool joins = is_newcomer(admission, group.rank_);
   const std::function<void()> look = [&group] { look_for_loss(group); };
   const Deadline looking = joins ? by : by.looking(look);
@@ -44,9 +45,10 @@ void NextView::enter_between_nodes(GroupState& group, const Admission& admission
   begin_memory(group, admission, all, looking);
   group.meet_neighbours(all, looking);
   link(group, admission, all, looking);
-  make_places(group, admission, {});
+  pass_on(offers, admission, all, looking);
+  make_places(group, admission, offers);
   if (joins)
-    come_as_newcomer(group, admission, by);
+    come_as_newcomer(group, admission, std::move(offers), by);
   else
     come_as_member(group, admission, std::move(meeting), looking);
 }
@@ -133,7 +135,8 @@ void NextView::come_as_member(GroupState& group, const Admission& admission,
               missing[0]);
 }
 
-void NextView::come_as_newcomer(GroupState& group, const Admission& admission, const Deadline& by) {
+void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
+                                std::vector<Offer> offers, const Deadline& by) {
   const std::uint64_t next = admission.view;
   group.survival_.messages().end(group, next);
   try {
@@ -153,7 +156,7 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission, c
                 admission.coordinator);
   }
   if (view.members == admission.ranks()) group.survival_.set_joined_in(next);
-  NextView::begin(group, std::move(view));
+  NextView::begin(group, std::move(view), std::move(offers));
 }
 
 // The members of this node write the ranks of the view to its memory. If it has none, this rank

@@ -31,6 +31,7 @@ std::optional<std::vector<int>> NodesAgreement::take_decision(GroupState& group,
     const auto message = AgreementMessage::read(bytes, group.size());
     if (view != next || !message || message->what != What::kDecided) continue;
     learn(group, next, *message);
+    group.survival().set_known(message->objects);
     return std::vector<int>(message->members.begin(), message->members.end());
   }
   return std::nullopt;

@@ -142,32 +142,6 @@ void GroupState::connect(const std::vector<int>& peers) {
   survival_.messages().send_view(*this, peers);
 }
 
-// A rank that failed may have opened fewer channels of the last object than the others.
-void GroupState::begin_channels() noexcept {
-  const auto held = lock();
-  nodes_.last_channel = BetweenNodes::kChannelsOfObject * nodes_.num_objects++;
-}
-
-std::uint32_t GroupState::open_channel(Channel* channel) {
-  const auto held = lock();
-  FERRY_CHECK(channel, !=, nullptr);
-  FERRY_CHECK(nodes_.last_channel, <, BetweenNodes::kChannelsOfObject * nodes_.num_objects);
-  FERRY_CHECK(nodes_.channels.contains(nodes_.last_channel + 1), ==, false);
-  nodes_.channels[++nodes_.last_channel] = channel;
-  return nodes_.last_channel;
-}
-
-void GroupState::close_channel(std::uint32_t number) noexcept {
-  const auto held = lock();
-  nodes_.channels.erase(number);
-}
-
-void GroupState::keep_open(std::uint32_t number, std::shared_ptr<void> owner) {
-  const auto held = lock();
-  FERRY_CHECK(nodes_.channels.contains(number), ==, true);
-  nodes_.channels.at(number)->kept_open = std::move(owner);
-}
-
 void GroupState::send(int peer, std::uint8_t kind, std::uint64_t number,
                       std::span<const std::byte> body) {
   const MessageHead head{.channel = 0, .kind = kind, .number = number};
@@ -238,6 +212,10 @@ void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
   const auto head = reader.get<MessageHead>();
   if (!reader.ok()) return;
   if (!kept && !survival_.messages().is_for_now(*this, from, head, message)) return;
+  if (const auto held = nodes_.held.find(head.channel); held != nodes_.held.end()) {
+    held->second.push_back({view().number, from, {message.begin(), message.end()}});
+    return;
+  }
   if (head.channel != 0) {
     const auto channel = nodes_.channels.find(head.channel);
     if (channel != nodes_.channels.end()) channel->second->read({from, head, reader.rest()});

@@ -113,6 +113,8 @@ struct BetweenNodes {
   std::vector<int> to_acknowledge;  // ranks whose abort word was read since the last progress
   std::vector<bool> listens;        // [ranks] waits for messages of this rank
   std::map<std::uint32_t, Channel*> channels;
+  // On a newcomer: messages of channels that it opens when it joins their objects.
+  std::map<std::uint32_t, std::vector<ViewMessages::Kept>> held;
   static constexpr std::uint32_t kChannelsOfObject = 2;  // the most of one exchange or Collectives
   std::uint32_t num_objects = 0;                         // with channels, so far
   std::uint32_t last_channel = 0;
@@ -190,6 +192,11 @@ class GroupState {
   void reach(const ForwardingTable& forwarding, bool together);
   // Call on all ranks before one opens channels of an object, so that their numbers are equal.
   void begin_channels() noexcept;
+  // On a newcomer that joins an object: its first channel has this number.
+  void begin_channels_at(std::uint64_t first) noexcept;
+  // Messages of the channels of these objects are kept until release_channel().
+  void hold_channels(const std::vector<Offer>& offers);
+  void release_channel(std::uint32_t number);
   std::uint32_t open_channel(Channel* channel);  // messages for a closed channel are dropped
   void close_channel(std::uint32_t number) noexcept;
   // Keeps a channel without an owner while other ranks may still send through this rank.
@@ -214,6 +221,7 @@ class GroupState {
   Status admit(std::span<const int> ranks, std::chrono::nanoseconds limit) noexcept;  // admit.cc
   const View& view() const noexcept { return survival_.view(); }
   Survival& survival() noexcept { return survival_; }
+  const Survival& survival() const noexcept { return survival_; }
 
   std::string name_of(int rank) const;  // "rank 2 (pid 4711)"
   // FERRY_LOG: prints a line with rank, host and pid when `level` is wanted.

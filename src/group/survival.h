@@ -22,6 +22,9 @@ namespace ferry::internal {
 struct Offer {
   std::string terms;  // equal on all ranks
   std::shared_ptr<Segment> segment;
+  // Names the object: the number of its first channel between nodes, else that of its segment.
+  std::uint64_t number = 0;
+  bool is_new = false;  // the segment: no member of this node has the object
 };
 
 // An object of a group, such as an exchange, that outlives a view.
@@ -74,6 +77,10 @@ class Survival {
   void make_place(const Segment& segment, int rank, std::uint64_t next);
   // On a newcomer, in the view in which it was admitted: offers that it has not taken.
   void set_open_offers(std::vector<Offer> offers);
+  // On a newcomer of a node without members: what the ranks of other nodes have prepared for the
+  // view.
+  void set_known(std::vector<Lasting::Prepared> known) { known_ = std::move(known); }
+  const std::vector<Lasting::Prepared>& known() const noexcept { return known_; }
   // Takes the first one whose terms fit; nothing: none does.
   std::optional<Offer> take_offer(const std::function<bool(const std::string& terms)>& fit);
   // Counts the objects that have a thread of their own, which reads the view. While there is one,
@@ -118,6 +125,7 @@ class Survival {
   Meeting meeting_;
   ViewMessages messages_;
   std::uint64_t joined_in_ = 1;
+  std::vector<Lasting::Prepared> known_;
   std::atomic<int> held_{0}, num_calls_{0};
   std::atomic<bool> surviving_{false};
   std::mutex mutex_;
@@ -136,8 +144,8 @@ class NextView {
  public:
   // This rank makes ready for the view, and makes no more calls in the last one.
   static void prepare(GroupState& group, std::uint64_t next) noexcept;
-  // The view begins: all its ranks are ready.
-  static void begin(GroupState& group, View view) noexcept;
+  // The view begins: all its ranks are ready. `offers`: those that a newcomer may take in it.
+  static void begin(GroupState& group, View view, std::vector<Offer> offers = {}) noexcept;
 
   // On members and newcomers: they begin the view of an admission together. Throws Error if it does
   // not begin. `offers`: on a member, those that the admission counts. `invited`: as in
@@ -146,11 +154,15 @@ class NextView {
                     BootstrapCollectives* invited, const Deadline& by);
   // The same for several nodes (admit_between_nodes.cc).
   static void enter_between_nodes(GroupState& group, const Admission& admission,
-                                  BootstrapCollectives* invited, const Deadline& by);
+                                  std::vector<Offer> offers, BootstrapCollectives* invited,
+                                  const Deadline& by);
   // On a member, between nodes: it comes to the next view, and begins it when the nodes have agreed
   // on its ranks. `failure`: why this rank does not know that all others come, too.
   static Status settle(GroupState& group, const Admission& admission, const Status& failure,
                        std::chrono::nanoseconds limit) noexcept;
+  // Collective among them: the members pass on `offers`, which are empty on newcomers.
+  static void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
+                      const Deadline& by);
   static void make_places(GroupState& group, const Admission& admission,
                           const std::vector<Offer>& offers);
   // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
@@ -173,7 +185,8 @@ class NextView {
   static void replace(GroupState& group, int rank, const std::string& job_and_address);
   static void come_as_member(GroupState& group, const Admission& admission,
                              std::unique_ptr<Rendezvous> meeting, const Deadline& by);
-  static void come_as_newcomer(GroupState& group, const Admission& admission, const Deadline& by);
+  static void come_as_newcomer(GroupState& group, const Admission& admission,
+                               std::vector<Offer> offers, const Deadline& by);
   static std::vector<int> await_decision(GroupState& group, const Admission& admission,
                                          const Deadline& by);
 };

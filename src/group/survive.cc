@@ -327,7 +327,7 @@ void NextView::prepare(GroupState& group, std::uint64_t next) noexcept {
   mine.objects[next % 2].store(group.nodes_.num_objects, std::memory_order_relaxed);
 }
 
-void NextView::begin(GroupState& group, View view) noexcept {
+void NextView::begin(GroupState& group, View view, std::vector<Offer> offers) noexcept {
   SharedFlags& flags = *group.flags_;
   std::uint64_t barriers = 0, objects = 0;
   for (const int rank : view.members) {
@@ -348,7 +348,9 @@ void NextView::begin(GroupState& group, View view) noexcept {
   flags.begin_view(view.number);
   group.log(LogLevel::kInfo,
             fmt::format("view {}: ranks {}", view.number, fmt::join(view.members, ", ")));
+  group.hold_channels(offers);
   group.survival_.begin(std::move(view));
+  group.survival_.set_open_offers(std::move(offers));
   group.ring();
   {
     const std::lock_guard lock(group.verdict_.mutex);

@@ -95,14 +95,18 @@ std::string terms_in_view(const GroupState& group, const Setup& setup) {
   return fmt::format("{}\n{}", fmt::join(group.view().members, " "), config_text(setup.config));
 }
 
+std::vector<int> makers_in(const std::string& terms) {
+  std::istringstream makers(terms.substr(0, terms.find('\n')));
+  return {std::istream_iterator<int>(makers), {}};
+}
+
 std::pair<std::unique_ptr<const Setup>, Offer> take_offered_setup(GroupState& group,
                                                                   const ExchangeConfig& config) {
   ExchangeConfig complete;
   std::vector<std::string> differing;
   const auto fit = [&](const std::string& terms) {
     const std::size_t end = std::min(terms.find('\n'), terms.size());
-    std::istringstream makers(terms.substr(0, end));
-    complete = config_of({std::istream_iterator<int>(makers), {}}, group.size(), config);
+    complete = config_of(makers_in(terms), group.size(), config);
     differing.push_back(
         differences(config_text(complete), terms.substr(std::min(end + 1, terms.size()))));
     return differing.back().empty();

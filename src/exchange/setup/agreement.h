@@ -32,6 +32,9 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
 // The terms of an exchange that was made in this view: its ranks, and its configuration.
 std::string terms_in_view(const GroupState& group, const Setup& setup);
 
+// The ranks in these terms.
+std::vector<int> makers_in(const std::string& terms);
+
 // On a newcomer: takes the first offer of an exchange with this configuration. Returns its setup,
 // too. Throws Error(kInvalidArgument) if there is none.
 std::pair<std::unique_ptr<const Setup>, Offer> take_offered_setup(GroupState& group,

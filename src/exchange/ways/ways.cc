@@ -9,14 +9,14 @@
 
 namespace ferry::internal {
 
-Ways::Ways(GroupState& group, const Setup& setup, const WindowView& view) : group_(&group) {
+Ways::Ways(GroupState& group, const Setup& setup, const WindowView& view, bool everybody)
+    : group_(&group) {
   const auto add = [&](bool second) {
     ways_.push_back(
         std::make_shared<Way>(group, view, setup.config, setup.choice.algorithm, second));
   };
   if (group.one_node()) return;
   add(/*second=*/false);
-  const bool everybody = group.survival().waited() == nullptr;
   if (everybody && ways_[0]->links().has_second_way()) add(/*second=*/true);
 }
 
@@ -104,6 +104,10 @@ CrossedBytes Ways::crossed(int level) const noexcept {
     sum.all += crossed.all;
   }
   return sum;
+}
+
+void Ways::release() const {
+  for (const auto& way : ways_) group_->release_channel(way->channel());
 }
 
 void Ways::keep_open() {

@@ -23,8 +23,9 @@ struct WindowView;
 
 class Ways {
  public:
-  // Collective: all ranks number the channels of their ways in the same order.
-  Ways(GroupState& group, const Setup& setup, const WindowView& view);
+  // Collective: all ranks number the channels of their ways in the same order. `everybody`: all
+  // ranks of the group make the exchange.
+  Ways(GroupState& group, const Setup& setup, const WindowView& view, bool everybody);
 
   // True on one node.
   bool none() const noexcept { return ways_.empty(); }
@@ -70,6 +71,8 @@ class Ways {
   void use(const std::shared_ptr<WorkerPool>& workers) const;
   // Bytes that this rank sent over links of `level` and further out.
   CrossedBytes crossed(int level) const noexcept;
+  // On a newcomer that has joined the exchange: reads the messages that came before.
+  void release() const;
   // Call at the end of the exchange: the ways stay open while other ranks may still send messages
   // through this rank.
   void keep_open();
