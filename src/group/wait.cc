@@ -21,7 +21,6 @@ constexpr int kSpins = 2000;  // pauses before the first yield, with a processor
 constexpr int kSpinsCrowded = 20;  // and without
 // The same, if each look at the flags is a look at the network too, which costs as much as a yield.
 constexpr int kSpinsCrowdedNetwork = 1;
-constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 // The same, if the awaited rank may need this processor to move messages.
 constexpr std::int64_t kYieldCrowdedNetworkNs = 200'000;
@@ -31,8 +30,10 @@ constexpr std::int64_t kYieldCrowdedNetworkNs = 200'000;
 constexpr std::chrono::milliseconds kEndsSoon{500};
 
 // A rank that makes its own progress is not woken by ranks of its own node while it sleeps in the
-// network. So it looks again after a part of the time that it has waited.
+// network. So it looks again after a part of the time that it has waited, and yields between two
+// naps, until one yield lasts longer than kYieldNs: then other processes need the processor.
 constexpr int kNapPart = 8;
+constexpr int kTurnsPerNap = 16;
 constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
 }  // namespace
@@ -46,6 +47,7 @@ Status GroupState::wait(const Await& await, bool counts, CountedWait* call) {
   // When the waits for all ranks and for `peer` began; 0: no wait has begun.
   std::int64_t began_ns = 0, peer_began_ns = 0;
   std::int64_t calm = 0;  // turns of the loop since the last flag went up
+  bool yields_between_naps = in_network;
   CountedWait alone(survival_.num_calls());
   CountedWait& counted = call ? *call : alone;
   for (int passed = 0; passed < size_;) {
@@ -65,15 +67,17 @@ Status GroupState::wait(const Await& await, bool counts, CountedWait* call) {
     }
     const bool at_once =
         calm == spins + 1 && !await.crowded && flags_->shares_processor(rank_, peer);
-    if (!at_once && calm % kYieldsPerClock != 0) {
-      yield_processor();
-      continue;
-    }
-    if (await.time->passed() || aborted()) {
+    // At each turn: where other processes need the processor, one yield may take 0.1 s.
+    const std::int64_t now = now_ns();
+    if (await.time->passed(now) || aborted()) {
       if (Status status = check(await); !status.ok()) return status;
     }
-    const std::int64_t now = now_ns();
-    if (!at_once && now - began_ns < yield_ns) continue;
+    const bool yields = now - began_ns < yield_ns;
+    if (!at_once && (yields || (yields_between_naps && calm % kTurnsPerNap != 0))) {
+      yield_processor();
+      if (yields_between_naps) yields_between_naps = now_ns() - now < kYieldNs;
+      continue;
+    }
     counted.begin();
     const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
     if (worked_ns > 0) {

@@ -24,8 +24,8 @@ class CallTime {
   explicit CallTime(std::chrono::nanoseconds limit) noexcept
       : limit_(limit), remaining_ns_(limit.count()) {}
 
-  bool passed() noexcept {
-    const std::int64_t now = now_ns();
+  bool passed() noexcept { return passed(now_ns()); }
+  bool passed(std::int64_t now) noexcept {
     if (looked_ns_ == 0) looked_ns_ = now;
     remaining_ns_ -= std::min({now - looked_ns_, kLongestLookNs, limit_.count() / 2});
     looked_ns_ = now;

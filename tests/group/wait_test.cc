@@ -1,9 +1,13 @@
-// A wait looks at the flags once more after it saw that a rank is gone, or gave up: the rank may
-// have raised its flag between the two looks. What happens between them is scripted by the
-// rendezvous, which the wait asks whether a rank is alive.
+// How a wait ends: it looks at the flags once more after it saw that a rank is gone, or gave up,
+// as the rank may have raised its flag between the two looks; and it yields once at most where a
+// yield takes long. What happens meanwhile is scripted by the rendezvous, which the wait asks
+// whether a rank is alive.
 #include "group/wait.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <functional>
@@ -13,11 +17,26 @@
 
 #include "bootstrap/rendezvous.h"
 #include "group/state.h"
+#include "network/local_transport.h"
+
+namespace {
+
+// While it is set, yields are counted and take long, as on a processor that other processes need.
+std::atomic<bool> yields_take_long{false};
+std::atomic<int> num_yields{0};
+
+}  // namespace
+
+// The engine calls this function in place of the C library's.
+extern "C" int sched_yield() noexcept {
+  if (!yields_take_long.load(std::memory_order_relaxed))
+    return static_cast<int>(syscall(SYS_sched_yield));
+  num_yields.fetch_add(1, std::memory_order_relaxed);
+  return usleep(5'000);
+}
 
 namespace ferry::internal {
 namespace {
-
-constexpr int kRanks = 3;
 
 class ScriptedRendezvous final : public Rendezvous {
  public:
@@ -56,22 +75,24 @@ class ScriptedRendezvous final : public Rendezvous {
   std::unique_ptr<Rendezvous> inner_;
 };
 
-// Rank 0 waits for a flag of each rank; that of rank 1 is not up.
-class SecondLook : public testing::Test {
+// Rank 0 waits for a flag of each rank; that of rank 1, which is of its node, is not up.
+class Wait : public testing::Test {
  protected:
-  SecondLook() {
-    auto met = thread_rendezvous(std::vector<int>(kRanks, 0));
+  explicit Wait(const std::vector<int>& nodes) {
+    auto met = thread_rendezvous(nodes);
     met[0] = std::make_unique<ScriptedRendezvous>(std::move(met[0]));
+    states_.resize(nodes.size());
+    const auto make = [this] { return network_.transport(); };
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
       threads.emplace_back([&, rank] {
         const auto by = Deadline::after(std::chrono::seconds(60));
-        states_[rank] =
-            std::make_unique<GroupState>(std::move(met[rank]), GroupOptions{}, GroupOrigin{}, by);
+        states_[rank] = std::make_unique<GroupState>(std::move(met[rank]), GroupOptions{},
+                                                     GroupOrigin{}, by, make);
       });
     }
     for (std::thread& thread : threads) thread.join();
-    flags_[0] = flags_[2] = 1;
+    for (std::size_t rank = 0; rank < nodes.size(); ++rank) flags_[rank] = rank != 1;
   }
 
   void raise_of_rank_1() { raise(flags_[1], 1); }
@@ -90,17 +111,41 @@ class SecondLook : public testing::Test {
                              .crowded = true});
   }
 
-  std::array<std::unique_ptr<GroupState>, kRanks> states_;
-  std::array<std::atomic<std::uint64_t>, kRanks> flags_ = {};
+  // Rank 1 is seen alive three times, and then dead.
+  void expect_at_most_one_long_yield() {
+    int looks = 0;
+    num_yields.store(0, std::memory_order_relaxed);
+    yields_take_long.store(true, std::memory_order_relaxed);
+    const Status status = wait([&looks](int peer) { return peer != 1 || ++looks <= 3; });
+    yields_take_long.store(false, std::memory_order_relaxed);
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+    EXPECT_EQ(status.culprit(), 1);
+    EXPECT_GT(looks, 3);
+    EXPECT_LE(num_yields.load(std::memory_order_relaxed), 1);
+  }
+
+  const test::LocalNetwork network_;
+  std::vector<std::unique_ptr<GroupState>> states_;
+  std::array<std::atomic<std::uint64_t>, 4> flags_ = {};
 };
 
-TEST_F(SecondLook, RankThatEndsWithoutItsFlagIsLost) {
+class OneNode : public Wait {
+ protected:
+  OneNode() : Wait({0, 0, 0}) {}
+};
+
+class TwoNodes : public Wait {
+ protected:
+  TwoNodes() : Wait({0, 0, 1, 1}) {}
+};
+
+TEST_F(OneNode, RankThatEndsWithoutItsFlagIsLost) {
   const Status status = wait([](int peer) { return peer != 1; });
   EXPECT_EQ(status.code(), Code::kPeerLost);
   EXPECT_EQ(status.culprit(), 1);
 }
 
-TEST_F(SecondLook, FlagThatCameBeforeTheRankEnded) {
+TEST_F(OneNode, FlagThatCameBeforeTheRankEnded) {
   const Status status = wait([this](int peer) {
     if (peer == 1) raise_of_rank_1();
     return peer != 1;
@@ -108,7 +153,7 @@ TEST_F(SecondLook, FlagThatCameBeforeTheRankEnded) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-TEST_F(SecondLook, FlagThatCameBeforeTheRankDeparted) {
+TEST_F(OneNode, FlagThatCameBeforeTheRankDeparted) {
   const Status status = wait([this](int peer) {
     if (peer != 1) return true;
     raise_of_rank_1();
@@ -118,7 +163,7 @@ TEST_F(SecondLook, FlagThatCameBeforeTheRankDeparted) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-TEST_F(SecondLook, AbortWordWithoutTheFlagEndsTheWait) {
+TEST_F(OneNode, AbortWordWithoutTheFlagEndsTheWait) {
   const Status status = wait([this](int) {
     rank_2_gives_up();
     return true;
@@ -126,7 +171,7 @@ TEST_F(SecondLook, AbortWordWithoutTheFlagEndsTheWait) {
   EXPECT_FALSE(status.ok());
 }
 
-TEST_F(SecondLook, FlagThatCameBeforeAnotherRankGaveUp) {
+TEST_F(OneNode, FlagThatCameBeforeAnotherRankGaveUp) {
   const Status status = wait([this](int peer) {
     if (peer != 1) return true;
     raise_of_rank_1();
@@ -135,6 +180,10 @@ TEST_F(SecondLook, FlagThatCameBeforeAnotherRankGaveUp) {
   });
   EXPECT_TRUE(status.ok()) << status.message();
 }
+
+TEST_F(OneNode, LossIsSeenAfterOneLongYield) { expect_at_most_one_long_yield(); }
+
+TEST_F(TwoNodes, LossIsSeenAfterOneLongYield) { expect_at_most_one_long_yield(); }
 
 }  // namespace
 }  // namespace ferry::internal
