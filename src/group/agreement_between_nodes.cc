@@ -108,6 +108,7 @@ void NodesAgreement::send_missing(const std::vector<int>& ranks) {
 }
 
 Status NodesAgreement::step() {
+  const std::lock_guard step(group_.survival().step());
   take_messages([this](const AgreementMessage& asked) { return reply(asked); });
   if (decided()) return {};
   const int without = outvoted_without(nodes_[mine_]);

@@ -101,9 +101,12 @@ GroupState::~GroupState() {
 
 void GroupState::leave() noexcept {
   if (verdict_.closed.exchange(true, std::memory_order_acq_rel) || !flags_) return;
-  // A rank that sees the abort word also sees all flags that this rank raised before.
-  flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
-  flags_->set_left(rank_);
+  {
+    const std::lock_guard no_step(survival_.step());
+    // A rank that sees the abort word also sees all flags that this rank raised before.
+    flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
+    flags_->set_left(rank_);
+  }
   ring();
   // Ranks of other nodes had an earlier word of this rank when it gave up.
   send_abort(AbortWord::make(Code::kClosed, rank_));

@@ -112,6 +112,9 @@ class Survival {
   std::atomic<int>& num_calls() noexcept { return num_calls_; }
   // Whether a thread of this rank is in survive().
   std::atomic<bool>& surviving() noexcept { return surviving_; }
+  // Held in each step of this rank in the agreement of nodes, and while it leaves: another thread
+  // of the speaker may leave, and the next speaker goes on with what the last one has written.
+  std::mutex& step() noexcept { return step_; }
 
   void prepare(std::uint64_t next) noexcept;
   void begin(View view) noexcept;
@@ -128,6 +131,7 @@ class Survival {
   std::vector<Lasting::Prepared> known_;
   std::atomic<int> held_{0}, num_calls_{0};
   std::atomic<bool> surviving_{false};
+  std::mutex step_;
   std::mutex mutex_;
   // Guarded by the mutex.
   std::uint64_t prepared_ = 0;  // the last view for which this rank prepared

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "bootstrap/rendezvous.h"
 #include "group/state.h"
 #include "network/local_transport.h"
+#include "scripted_rendezvous.h"
 
 namespace {
 
@@ -38,49 +38,12 @@ extern "C" int sched_yield() noexcept {
 namespace ferry::internal {
 namespace {
 
-class ScriptedRendezvous final : public Rendezvous {
- public:
-  explicit ScriptedRendezvous(std::unique_ptr<Rendezvous> inner)
-      : Rendezvous(inner->rank(), inner->nodes()), inner_(std::move(inner)) {}
-  std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {
-    return inner_->all_gather(mine, deadline);
-  }
-  std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
-    return inner_->share_segment(bytes, deadline);
-  }
-  bool alive(int peer) noexcept override { return script ? script(peer) : true; }
-  int kill(int peer) noexcept override { return inner_->kill(peer); }
-  int pid(int peer) const noexcept override { return inner_->pid(peer); }
-  std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const MeetingPlace& place,
-                                    Deadline deadline) override {
-    return inner_->among(members, place, deadline);
-  }
-  bool admits() const noexcept override { return false; }
-  std::unique_ptr<BootstrapCollectives> await_newcomers(Admission& admission,
-                                                        Deadline deadline) override {
-    return inner_->await_newcomers(admission, deadline);
-  }
-  std::unique_ptr<Rendezvous> among(const Admission& admission, BootstrapCollectives* invited,
-                                    Deadline deadline) override {
-    return inner_->among(admission, invited, deadline);
-  }
-  std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
-                                   Deadline deadline) override {
-    return inner_->pass_on(std::move(mine), bytes, deadline);
-  }
-
-  std::function<bool(int peer)> script;
-
- private:
-  std::unique_ptr<Rendezvous> inner_;
-};
-
 // Rank 0 waits for a flag of each rank; that of rank 1, which is of its node, is not up.
 class Wait : public testing::Test {
  protected:
   explicit Wait(const std::vector<int>& nodes) {
     auto met = thread_rendezvous(nodes);
-    met[0] = std::make_unique<ScriptedRendezvous>(std::move(met[0]));
+    met[0] = std::make_unique<test::ScriptedRendezvous>(std::move(met[0]));
     states_.resize(nodes.size());
     const auto make = [this] { return network_.transport(); };
     std::vector<std::thread> threads;
@@ -99,7 +62,7 @@ class Wait : public testing::Test {
   void rank_2_gives_up() { static_cast<void>(states_[2]->fail("a test")); }
 
   Status wait(std::function<bool(int peer)> script) {
-    dynamic_cast<ScriptedRendezvous&>(states_[0]->rendezvous()).script = std::move(script);
+    dynamic_cast<test::ScriptedRendezvous&>(states_[0]->rendezvous()).script = std::move(script);
     CallTime time(std::chrono::seconds(60));
     return states_[0]->wait({.operation = "test",
                              .number = 1,
