@@ -96,10 +96,14 @@ class Server:
         self.table = numpy.array([copies[self.group.rank % len(copies)] for copies in there], "int32")
 
     def prepare(self):
-        """Where a rank of the view lacks the exchange, all make it. Collective, at the beginning of each view."""
+        """Where a rank of the view lacks the exchange, all make it, or wait for the missing ranks: an exchange that is
+        made without them has other slots. Collective, at the beginning of each view."""
         told = self.group.all_gather(bytes([self.exchange is not None, self.knows_weights]))
         self.is_prepared = True
         if all(told[rank][0] for rank in self.members):
+            return
+        self.exchange = None
+        if len(self.members) < self.group.size:
             return
         knowing = [part[1:] == b"\1" for part in told]
         if not all(knowing[rank] for rank in self.members):
@@ -162,9 +166,12 @@ class Server:
             try:
                 if not self.is_prepared:
                     self.prepare()
-                self.answer()
+                if self.exchange:
+                    self.answer()
+                else:
+                    time.sleep(0.01)
                 self.since_look += 1
-                if self.since_look % LOOK_EVERY == 0 and self.look():
+                if (self.since_look % LOOK_EVERY == 0 or not self.exchange) and self.look():
                     return
             except LOST as error:
                 self.log.add("lost", type(error).__name__, error.culprit)
@@ -235,7 +242,8 @@ def read_logs(folder):
     for path in folder.glob("log-*"):
         lines = [line.split() for line in path.read_text().split("\n")[:-1]]
         _, rank, pid = path.name.split("-")
-        logs[int(rank), int(pid)] = [(float(at), event, values) for at, event, *values in lines]
+        if lines:  # else it was killed before the first one
+            logs[int(rank), int(pid)] = [(float(at), event, values) for at, event, *values in lines]
     return logs
 
 
