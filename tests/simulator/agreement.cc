@@ -16,6 +16,7 @@
 #include "exchange/setup/setup.h"
 #include "exchange/view_rounds.h"
 #include "group/state.h"
+#include "simulator/call_times.h"
 #include "simulator/flag_watch.h"
 #include "simulator/kernel.h"
 #include "simulator/machine.h"
@@ -42,7 +43,9 @@ class AgreementRun {
         network_(simulation_, drawn.nodes.of_rank),
         kernel_(simulation_, network_, hosts_of(drawn)),
         blows_(drawn.blows),
-        ranks_(drawn.nodes.of_rank.size()) {}
+        ranks_(drawn.nodes.of_rank.size()),
+        times_(simulation_, {drawn.num_ranks(), drawn.deadline, may_be_late(), "rank"},
+               [this](const std::string& what) { complain(what); }) {}
 
   AgreementOutcome play() {
     for (int rank = 0; rank < case_.num_ranks(); ++rank)
@@ -73,17 +76,12 @@ class AgreementRun {
  private:
   static constexpr std::int64_t kStoppedNs = 150'000'000, kForGoodNs = 6'000'000'000,
                                 kOutageNs = 100'000'000;
-  // What a call may take beyond its deadline; and what a call takes where no rank is stopped.
-  static constexpr std::int64_t kGraceNs = 900'000'000, kPromptNs = 1'000'000'000;
-  static constexpr int kWhimRarity = 6, kComputeRarity = 5, kMostCalls = 100, kMostLate = 3,
-                       kStayRarity = 2;
-  static constexpr std::array<std::int64_t, 4> kComputeNs = {0, 50'000, 2'000'000, 60'000'000};
+  static constexpr int kWhimRarity = 6, kMostCalls = 100, kMostLate = 3, kStayRarity = 2;
   static constexpr std::int64_t kStayNs = 6'000'000'000;  // longer than any deadline
 
   struct Raised {};
   struct Rank {
     bool gone = false, raises = false, in_survive = false;
-    std::int64_t told_ns = 0, stopped_ns = 0;  // when its last call returned
   };
 
   void complain(const std::string& what) { outcome_.wrong.push_back(what); }
@@ -106,7 +104,7 @@ class AgreementRun {
 
   void be(int rank) {
     try {
-      called();
+      times_.begin();
       Group group = join(rank);
       watch_group(rank);
       live(group);
@@ -139,7 +137,7 @@ class AgreementRun {
 
   void check_refused(int rank, const Error& error) {
     if (dead()) return;
-    check_time("joining", case_.deadline);
+    times_.check("joining", case_.deadline);
     if (blows_.size() == case_.blows.size() && !whims_)
       complain(fmt::format("rank {}: an error without a fault: {}", rank, error.what()));
   }
@@ -266,43 +264,15 @@ class AgreementRun {
             "a rank that lives is called lost: " + status.message());
   }
 
-  // ---- the time that a call took
-
-  void called() {
-    mine().told_ns = simulation_.time_ns();
-    mine().stopped_ns = stopped_ns();
-  }
-
-  // Of all ranks: others wait for one that is stopped.
-  std::int64_t stopped_ns() const {
-    std::int64_t all = 0;
-    for (int rank = 0; rank < case_.num_ranks(); ++rank) all += simulation_.stopped_ns(rank);
-    return all;
-  }
-
-  void check_time(const std::string& what, std::chrono::nanoseconds deadline) {
-    const int rank = simulation_.running();
-    const std::int64_t took_ns = simulation_.time_ns() - mine().told_ns;
-    const std::int64_t paused_ns =
-        may_be_late() ? simulation_.stopped_ns(rank) : stopped_ns() - mine().stopped_ns;
-    if (took_ns > deadline.count() + kGraceNs + paused_ns)
-      complain(fmt::format("rank {}: {} took {} ms", rank, what, took_ns / 1'000'000));
-  }
-
   // `waits`: for so long a call may wait where nothing is wrong.
   void called(const Group& group, const std::string& what, std::chrono::nanoseconds waits = {}) {
     if (dead()) return;
-    constexpr std::chrono::nanoseconds kPrompt(kPromptNs - kGraceNs);
-    const std::chrono::nanoseconds deadline = may_be_late() ? case_.deadline : kPrompt;
-    check_time(what, std::max(deadline, waits));
-    simulation_.note("returns", group.view().number);
+    times_.end(what, group.view().number, waits);
     if (mine().raises) {
       mine().gone = true;
       throw Raised();
     }
-    const int kind = simulation_.choose(kComputeNs.size(), kComputeRarity);
-    if (kind > 0) simulation_.sleep(nullptr, kComputeNs[static_cast<std::size_t>(kind)]);
-    called();
+    times_.compute();
   }
 
   // ---- flags
@@ -376,6 +346,7 @@ class AgreementRun {
   Kernel kernel_;
   std::vector<AgreementCase::Blow> blows_;  // those to come
   std::vector<Rank> ranks_;
+  CallTimes times_;
   std::map<std::uint64_t, std::vector<int>> views_;  // that have begun, from the second on
   std::set<std::pair<int, int>> cut_;                // links that are lost, the lower rank first
   int num_surviving_ = 0;                            // ranks that ended a view by a whim

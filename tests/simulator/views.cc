@@ -14,6 +14,7 @@
 #include "exchange/setup/setup.h"
 #include "exchange/view_rounds.h"
 #include "group/state.h"
+#include "simulator/call_times.h"
 #include "simulator/flag_watch.h"
 #include "simulator/kernel.h"
 #include "simulator/machine.h"
@@ -33,7 +34,10 @@ class ViewsRun {
         network_(simulation_, std::vector<int>(drawn.num_processes())),
         kernel_(simulation_, network_, std::vector<int>(drawn.num_processes())),
         blows_(drawn.blows),
-        processes_(drawn.num_processes()) {}
+        processes_(drawn.num_processes()),
+        times_(simulation_,
+               {drawn.num_processes(), drawn.deadline, drawn.has(Fault::kStop), "process"},
+               [this](const std::string& what) { complain(what); }) {}
 
   ViewsOutcome play() {
     for (int process = 0; process < case_.num_processes(); ++process)
@@ -56,11 +60,7 @@ class ViewsRun {
 
  private:
   static constexpr std::int64_t kStoppedNs = 150'000'000, kForGoodNs = 6'000'000'000;
-  // What a call may take beyond its deadline; and what a call takes where no rank is stopped: a
-  // rank that is lost is named within a second (README.md).
-  static constexpr std::int64_t kGraceNs = 900'000'000, kPromptNs = 1'000'000'000;
-  static constexpr int kWhimRarity = 6, kComputeRarity = 5, kMostCalls = 200;
-  static constexpr std::array<std::int64_t, 4> kComputeNs = {0, 50'000, 2'000'000, 60'000'000};
+  static constexpr int kWhimRarity = 6, kMostCalls = 200;
 
   using Members = std::vector<int>;  // [ranks] the process; kNobody: the view lacks the rank
   static constexpr int kNobody = -1;
@@ -68,11 +68,10 @@ class ViewsRun {
   struct Raised {};
   struct Process {
     bool gone = false, raises = false;
-    bool refused = false;  // it has not joined, though others may have: it lives on
-    std::int64_t told_ns = 0, stopped_ns = 0;  // when its last call returned
-    int clears = 0;                            // ranks whose flags it may clear, as bits
-    bool in_admission = false;                 // the same, or while it joins as a newcomer
-    std::uint64_t admitted_in = 0;             // the view that began with it
+    bool refused = false;           // it has not joined, though others may have: it lives on
+    int clears = 0;                 // ranks whose flags it may clear, as bits
+    bool in_admission = false;      // the same, or while it joins as a newcomer
+    std::uint64_t admitted_in = 0;  // the view that began with it
   };
   struct Playing {
     std::unique_ptr<Seat> seat;
@@ -101,7 +100,7 @@ class ViewsRun {
 
   void be(int process) {
     try {
-      called();
+      times_.begin();
       Playing playing;
       Group group = process < case_.num_ranks ? join(process) : come_back(process, playing);
       live(group, playing);
@@ -128,7 +127,7 @@ class ViewsRun {
   Group come_back(int process, Playing& playing) {
     const ViewsCase::Return& drawn = case_.returns[process - case_.num_ranks];
     simulation_.sleep(nullptr, drawn.at_ns);
-    called();
+    times_.begin();
     ++outcome_.num_returns;
     mine().in_admission = true;
     Group group = Group::connect(kAddress, drawn.rank, case_.num_ranks,
@@ -173,7 +172,7 @@ class ViewsRun {
     mine().in_admission = false;
     if (dead()) return;
     const bool newcomer = process >= case_.num_ranks;
-    check_time(newcomer ? "joining a view" : "joining", case_.deadline);
+    times_.check(newcomer ? "joining a view" : "joining", case_.deadline);
     if (!newcomer && blows_.size() == case_.blows.size())
       complain(fmt::format("rank {}: an error without a fault: {}", process, error.what()));
   }
@@ -363,41 +362,12 @@ class ViewsRun {
             "a rank that lives is called lost: " + status.message());
   }
 
-  // ---- the time that a call took
-
-  void called() {
-    mine().told_ns = simulation_.time_ns();
-    mine().stopped_ns = stopped_ns();
-  }
-
-  // Of all processes: others wait for one that is stopped.
-  std::int64_t stopped_ns() const {
-    std::int64_t all = 0;
-    for (int process = 0; process < case_.num_processes(); ++process)
-      all += simulation_.stopped_ns(process);
-    return all;
-  }
-
-  void check_time(const std::string& what, std::chrono::nanoseconds deadline) {
-    const int process = simulation_.running();
-    const std::int64_t took_ns = simulation_.time_ns() - mine().told_ns;
-    const std::int64_t paused_ns = case_.has(Fault::kStop) ? simulation_.stopped_ns(process)
-                                                           : stopped_ns() - mine().stopped_ns;
-    if (took_ns > deadline.count() + kGraceNs + paused_ns)
-      complain(fmt::format("process {}: {} took {} ms", process, what, took_ns / 1'000'000));
-  }
-
   // `waits`: for so long a call may wait where nothing is wrong.
   void called(const Group& group, const std::string& what, std::chrono::nanoseconds waits = {}) {
     if (dead()) return;
-    constexpr std::chrono::nanoseconds kPrompt(kPromptNs - kGraceNs);
-    const std::chrono::nanoseconds deadline = case_.has(Fault::kStop) ? case_.deadline : kPrompt;
-    check_time(what, std::max(deadline, waits));
-    simulation_.note("returns", group.view().number);
+    times_.end(what, group.view().number, waits);
     if (mine().raises) throw Raised();
-    const int kind = simulation_.choose(kComputeNs.size(), kComputeRarity);
-    if (kind > 0) simulation_.sleep(nullptr, kComputeNs[static_cast<std::size_t>(kind)]);
-    called();
+    times_.compute();
   }
 
   // ---- scenarios and flags
@@ -459,6 +429,7 @@ class ViewsRun {
   Kernel kernel_;
   std::vector<ViewsCase::Blow> blows_;  // those to come
   std::vector<Process> processes_;
+  CallTimes times_;
   std::map<std::vector<int>, Scenario> scenarios_;  // by the ranks that own experts
   std::map<std::uint64_t, Members> views_;          // those that have begun, from the second on
   int num_surviving_ = 0;                           // ranks that ended a view by a whim
