@@ -33,9 +33,10 @@ class Deadline {
   Deadline looking(const std::function<void()>& look) const noexcept {
     return Deadline(at_ns_, interrupted_, &look);
   }
-  // A deadline `span` from now, even if this one has passed.
-  Deadline anew(std::chrono::nanoseconds span) const noexcept {
-    return Deadline(running_ns() + span.count(), nullptr, look_);
+  // A deadline `span` after this one, or after now if this one has not passed but is interrupted.
+  // So waits that follow each other end by the same time.
+  Deadline extended(std::chrono::nanoseconds span) const noexcept {
+    return Deadline(std::min(at_ns_, running_ns()) + span.count(), nullptr, look_);
   }
   // Calls the function that looking() has set. If it throws an Error, calls `fail` with that.
   void look(const auto& fail) const {

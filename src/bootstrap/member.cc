@@ -13,8 +13,9 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstPause{1};
-// How long this rank waits after its own deadline for the verdict of the coordinator. A coordinator
-// that also waits replies at once with the missing ranks.
+// How long this rank waits after its own deadline for the verdict of a coordinator: that of its
+// host, and then that of all hosts. A coordinator that also waits replies at once with the missing
+// ranks.
 constexpr std::chrono::milliseconds kVerdict{500};
 // How long this rank waits for a challenge and a proof. The coordinator sends them at once, unless
 // it has many connections.
@@ -198,7 +199,7 @@ std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::stri
         ended(deadline, rank_,
               {Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)}),
         gather);
-    frame = next_frame(deadline.anew(kVerdict));
+    frame = next_frame(deadline.extended(kVerdict));
   }
   if (!frame && connection_->closed()) return std::nullopt;
   if (!frame) {
@@ -215,9 +216,11 @@ std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::stri
 std::optional<Frame> Member::next_frame(Deadline deadline) {
   while (true) {
     if (std::optional<Frame> frame = connection_->take()) return frame;
-    if (connection_->closed() || deadline.passed()) return std::nullopt;
-    deadline.look([&](const Error& why) { fail(why); });
-    service({connection_.get()}, deadline.remaining_ms());
+    if (connection_->closed()) return std::nullopt;
+    const bool last = deadline.passed();  // what has come by then is read
+    if (!last) deadline.look([&](const Error& why) { fail(why); });
+    service({connection_.get()}, last ? 0 : deadline.remaining_ms());
+    if (last) return connection_->take();
   }
 }
 

@@ -29,5 +29,13 @@ TEST(Deadline, TimeInWhichNobodyLookedCountsForOneLook) {
   EXPECT_FALSE(deadline.passed());
 }
 
+// So a rank that waits twice after its deadline waits no longer than one that waits once.
+TEST(Deadline, WhatExtendsOneThatPassedCountsFromIt) {
+  const Deadline passed = Deadline::after(milliseconds(-30));
+  EXPECT_LE(passed.extended(milliseconds(100)).remaining_ns(), 70'000'000);
+  const Deadline later = Deadline::after(std::chrono::minutes(1));
+  EXPECT_LE(later.extended(milliseconds(100)).remaining_ns(), 100'000'000);
+}
+
 }  // namespace
 }  // namespace ferry::internal
