@@ -16,9 +16,6 @@ namespace {
 constexpr std::int64_t kAgainNs = 20'000'000;
 constexpr std::int64_t kLookNs = 500'000'000;  // between two looks for hosts that are silent
 
-// A rank that has just died seems to be one to which a link is lost, until its node has seen that.
-constexpr std::int64_t kApartNs = 100'000'000;
-
 // A ballot has the view, the number of the attempt and the rank that proposes. So ballots of
 // different ranks differ, and those of a later view are larger.
 constexpr int kViewShift = AbortWord::kViewShift, kRoundShift = 16;
@@ -244,7 +241,8 @@ void NodesAgreement::take_messages(const Answer& answer) {
 // The answer of this node to a proposer; none: the message is no question.
 std::optional<AgreementMessage> NodesAgreement::reply(const AgreementMessage& message) {
   GroupSlot& mine = slot();
-  if (speaker() != group_.rank()) return std::nullopt;
+  if (speaker() != group_.rank())
+    return message.asks() ? std::optional(AgreementMessage{.what = What::kUnlinked}) : std::nullopt;
   if (message.what == What::kHere && phase_ == Phase::kPreparing) {
     const std::vector<int> ranks = missing();
     return AgreementMessage{.what = What::kWaits, .members = {ranks.begin(), ranks.end()}};
@@ -273,6 +271,7 @@ std::optional<AgreementMessage> NodesAgreement::reply(const AgreementMessage& me
 
 void NodesAgreement::take(std::size_t node, const AgreementMessage& message) {
   const bool current = phase_ != Phase::kIdle && message.ballot == proposal_.ballot;
+  if (message.what != What::kUnlinked) nodes_[node].unlinked_ns = 0;
   switch (message.what) {
     case What::kPromise:
       if (!current || phase_ != Phase::kPreparing) break;
@@ -296,6 +295,9 @@ void NodesAgreement::take(std::size_t node, const AgreementMessage& message) {
       decide(message.members);
       break;
     case What::kOutvoted: set_outvoted(nodes_[node], 0); break;
+    case What::kUnlinked:
+      if (nodes_[node].unlinked_ns == 0) nodes_[node].unlinked_ns = now_ns();
+      break;
     default: break;
   }
 }
@@ -318,10 +320,12 @@ AgreementMessage NodesAgreement::promise(std::uint64_t ballot) const {
                            of_rank.objects[next_ % 2].load(std::memory_order_relaxed), rank});
   }
   known.objects = group_.survival().prepared(next_);
+  const std::vector<int> others = unlinked();
   for (const int rank : group_.view().members) {
     const bool ended = group_.flags_->has_left(rank) || !group_.rendezvous_->alive(rank);
-    if (group_.here(rank) ? ended : ViewMessages::unreachable(group_, rank))
-      known.unreached.push_back(rank);
+    const bool cut =
+        ViewMessages::unreachable(group_, rank) || std::ranges::count(others, rank) > 0;
+    if (group_.here(rank) ? ended : cut) known.unreached.push_back(rank);
   }
   return known;
 }

@@ -10,7 +10,7 @@
 //     decided: two such sets of nodes have a node in common.
 //   - A node that can be reached is waited for. One that cannot be is outside. One that finds that
 //     it reaches too few votes gives up and says so; it counts as one that cannot be reached. Of
-//     two that cannot reach each other one is left out.
+//     two nodes that have lost a link between them one is left out.
 //   - Ranks that are admitted to the view have no votes. Those that have a seat in it come.
 //
 // docs/protocol.md, "Views", has the whole.
@@ -57,8 +57,15 @@ class NodesAgreement {
   // reply, if it has come.
   static void ask(GroupState& group, std::uint64_t next, int member);
   static std::optional<std::vector<int>> take_decision(GroupState& group, std::uint64_t next);
+  // Shows the speaker of this node a rank to which this rank has no link. Call before this rank
+  // comes to view `next`, and while it waits for it.
+  static void show_links(GroupState& group, std::uint64_t next) noexcept;
 
  private:
+  // A rank that has just died seems to be one to which a link is lost, until its node has seen
+  // that.
+  static constexpr std::int64_t kApartNs = 100'000'000;
+
   using What = AgreementMessage::What;
   enum class Phase { kIdle, kPreparing, kAccepting };
   struct Node {
@@ -68,6 +75,8 @@ class NodesAgreement {
     AgreementMessage promise = {};
     std::vector<std::int32_t> waits = {};  // for these ranks, as it has said last
     int sent_to = -1;                      // the rank to which the last message went
+    // Since when another rank than its speaker answers; 0: it does not.
+    std::int64_t unlinked_ns = 0;
   };
 
   GroupSlot& slot() const noexcept { return slot_of_node(group_.rank()); }
@@ -86,6 +95,7 @@ class NodesAgreement {
   Status propose();
   void begin_ballot();
   Status choose();
+  std::vector<int> unlinked() const;
   bool apart(const Node& one, const Node& other) const noexcept;
   bool keep_together() noexcept;
   void send(Node& node, const AgreementMessage& message);

@@ -49,7 +49,7 @@ std::optional<AgreementMessage> AgreementMessage::read(std::span<const std::byte
                      reader.done();
   const auto is_rank = [size](std::int64_t rank) { return rank >= 0 && rank < size; };
   const bool good =
-      whole && message.what <= What::kOutvoted && std::ranges::all_of(message.members, is_rank) &&
+      whole && message.what <= What::kUnlinked && std::ranges::all_of(message.members, is_rank) &&
       std::ranges::all_of(message.unreached, is_rank) &&
       std::ranges::all_of(message.seats, [&](const RankSeat& one) { return is_rank(one.rank); }) &&
       std::ranges::all_of(message.objects, [&](const auto& one) { return is_rank(one.rank); });
@@ -57,8 +57,7 @@ std::optional<AgreementMessage> AgreementMessage::read(std::span<const std::byte
 }
 
 bool AgreementMessage::asks(std::span<const std::byte> bytes) noexcept {
-  const What what = ByteReader(bytes).get<What>();
-  return what == What::kHere || what == What::kPrepare || what == What::kAccept;
+  return asks(ByteReader(bytes).get<What>());
 }
 
 }  // namespace ferry::internal

@@ -23,6 +23,7 @@ struct AgreementMessage {
     kRefused,   // the node has promised `ballot`, which is later
     kDecided,   // the view has `members`
     kOutvoted,  // the sender's node reaches too few votes, and takes part no more
+    kUnlinked,  // to one who asks: the sender does not speak for its node, another rank does
   };
   // What a node knows of a rank: whether it has come to the view, and its numbers before it.
   struct RankSeat {
@@ -38,11 +39,15 @@ struct AgreementMessage {
   std::vector<Lasting::Prepared> objects = {};
   std::vector<std::int32_t> unreached = {};  // ranks to which the sender has no link, or that died
 
+  static bool asks(What what) noexcept {
+    return what == What::kHere || what == What::kPrepare || what == What::kAccept;
+  }
   std::vector<std::byte> bytes() const;
   // nullopt: the bytes are no message of a group of `size`.
   static std::optional<AgreementMessage> read(std::span<const std::byte> bytes, int size);
   // Whether the bytes are of a message to which kDecided is an answer.
   static bool asks(std::span<const std::byte> bytes) noexcept;
+  bool asks() const noexcept { return asks(what); }
 };
 
 }  // namespace ferry::internal

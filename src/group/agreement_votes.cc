@@ -41,10 +41,39 @@ int NodesAgreement::linked(const Node& node) const noexcept {
   return found == node.ranks.end() ? -1 : *found;
 }
 
-// The same; -1 also if the node has given up.
+// The same; -1 also if the node has given up, or if there is no link to its speaker, which lives.
 int NodesAgreement::reachable(const Node& node) const noexcept {
   if (&node != &nodes_[mine_] && outvoted_without(node) >= 0) return -1;
+  if (node.unlinked_ns > 0 && now_ns() - node.unlinked_ns > kApartNs) return -1;
   return linked(node);
+}
+
+// One rank is enough: where others are unreachable too, the view without it shows the next.
+void NodesAgreement::show_links(GroupState& group, std::uint64_t next) noexcept {
+  std::uint64_t shown = 0;
+  for (const int rank : group.view().members) {
+    const bool outside =
+        group.flags_->slot(rank).seat.load(std::memory_order_relaxed) == Seat::outside(next);
+    if (group.here(rank) || outside || !ViewMessages::unreachable(group, rank)) continue;
+    shown = static_cast<std::uint64_t>(rank) + 1;
+    break;
+  }
+  // Relaxed: it publishes no other memory.
+  group.flags_->slot(group.rank())
+      .unlinked.store(next << AbortWord::kViewShift | shown, std::memory_order_relaxed);
+}
+
+// What the living ranks of this node show.
+std::vector<int> NodesAgreement::unlinked() const {
+  std::vector<int> ranks;
+  for (const int rank : nodes_[mine_].ranks) {
+    const std::uint64_t word = group_.flags_->slot(rank).unlinked.load(std::memory_order_relaxed);
+    const bool ended = group_.flags_->has_left(rank) || !group_.rendezvous_->alive(rank);
+    const std::uint64_t shown = word & AbortWord::kMask;
+    if (!ended && word >> AbortWord::kViewShift == next_ && shown > 0)
+      ranks.push_back(static_cast<int>(shown) - 1);
+  }
+  return ranks;
 }
 
 std::size_t NodesAgreement::proposer() const noexcept {
@@ -67,7 +96,7 @@ bool NodesAgreement::all_or_gone(bool Node::*vote) const noexcept {
                              [&](const Node& node) { return node.*vote || reachable(node) < 0; });
 }
 
-// Whether the speaker of one node has no link to a rank of the other one that lives.
+// Whether a rank of one node has no link to a rank of the other one that lives.
 bool NodesAgreement::apart(const Node& one, const Node& other) const noexcept {
   return std::ranges::any_of(one.promise.unreached, [&](int rank) {
     return std::ranges::count(other.ranks, rank) > 0 &&
@@ -128,8 +157,8 @@ Status NodesAgreement::minority(int without) const {
     }
   }
   return {Code::kPeerLost,
-          fmt::format("no rank of the nodes with ranks {} of view {} can be reached{}. Ranks "
-                      "{} are not more than half of the view, nor half of it with rank {}, and so "
+          fmt::format("the nodes with ranks {} of view {} cannot be reached{}. Ranks {} "
+                      "are not more than half of the view, nor half of it with rank {}, and so "
                       "they cannot go on: the others might. Make a new group",
                       fmt::join(gone, ", "), group_.view().number, chosen ? " by all others" : "",
                       fmt::join(left, ", "), group_.view().members[0]),

@@ -29,7 +29,7 @@ struct alignas(128) GroupSlot {
   static constexpr std::size_t kReportBytes = 512;
   static constexpr std::size_t kMeetingBytes = MeetingPlace::kMostBytes + 1;  // ends with a zero
   static constexpr std::size_t kBytes =
-      (4096 - 128 - kReportBytes) / 2 - kMeetingBytes;  // bytes of a piece
+      (4096 - 256 - kReportBytes) / 2 - kMeetingBytes;  // bytes of a piece
   std::atomic<std::uint64_t> barrier;
   std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
   std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
@@ -44,9 +44,12 @@ struct alignas(128) GroupSlot {
   // on the next view (agreement_between_nodes.cc). Its speaker writes them.
   std::atomic<std::uint64_t> promised, accepted, decided;
   std::atomic<std::uint64_t> proposed[2];  // Seat of this rank in an accepted or decided view
-  // Likewise, of every node: the last view for which it reached too few votes, in the upper bits,
-  // and below a rank that it could not reach. Any rank of this node writes it.
+  // The last view for which a node had too few votes, and below a rank that it could not reach. The
+  // speaker of this node writes its own; any rank that is told that of another, the same value.
   std::atomic<std::uint64_t> outvoted;
+  // The next view in the upper bits, and below 1 + a rank of another node to which this rank has no
+  // link; 0: it has links to all.
+  std::atomic<std::uint64_t> unlinked;
   // The last view in which this rank said where its members meet. `meetings` [view % 2] says it.
   std::atomic<std::uint64_t> meets_in;
   alignas(128) char report[kReportBytes];

@@ -233,6 +233,7 @@ void ViewChange::end(const Status& otherwise) noexcept {
 
 Status ViewChange::come() noexcept {
   NextView::prepare(group_, next_);
+  if (!group_.one_node()) NodesAgreement::show_links(group_, next_);
   if (group_.flags_->decide_seat(group_.rank_, next_, Seat::in(next_)) == Seat::outside(next_))
     return outside();
   group_.ring();
@@ -272,6 +273,7 @@ Status ViewChange::await(CallTime& time) {
     // Another thread may leave the group. Acquire: partner: leave().
     if (group_.verdict_.closed.load(std::memory_order_acquire)) return group_.verdict();
     group_.progress();
+    if (nodes_) NodesAgreement::show_links(group_, next_);
     const std::vector<int> undecided = decide_seats();
     if (nodes_ && !undecided.empty()) nodes_->send_missing(undecided);
     if (nodes_ && undecided.empty()) {

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto message = AgreementMessage::read(bytes, kSize);
   if (!message) return 0;
   require(std::ranges::equal(message->bytes(), bytes));
-  require(message->what <= AgreementMessage::What::kOutvoted);
+  require(message->what <= AgreementMessage::What::kUnlinked);
   for (const std::int32_t rank : message->members) require(is_rank(rank));
   for (const AgreementMessage::RankSeat& one : message->seats) require(is_rank(one.rank));
   for (const auto& one : message->objects) require(is_rank(one.rank));
