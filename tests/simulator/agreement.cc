@@ -38,7 +38,6 @@ class AgreementRun {
  public:
   AgreementRun(const AgreementCase& drawn, Choices& choices, bool trace)
       : case_(drawn),
-        scenario_(scenario_of_sets(drawn.nodes, drawn.config, drawn.seed)),
         simulation_(choices, trace),
         network_(simulation_, drawn.nodes.of_rank),
         kernel_(simulation_, network_, hosts_of(drawn)),
@@ -68,6 +67,7 @@ class AgreementRun {
     const int most = 1 + case_.num_ranks() + num_surviving_ + 2 * std::ssize(case_.blows);
     if (outcome_.num_views > most && !may_be_late())
       complain(fmt::format("{} views without a reason", outcome_.num_views));
+    check_refused_part();
     outcome_.digest = simulation_.digest();
     outcome_.steps = simulation_.steps();
     return outcome_;
@@ -76,12 +76,16 @@ class AgreementRun {
  private:
   static constexpr std::int64_t kStoppedNs = 150'000'000, kForGoodNs = 6'000'000'000,
                                 kOutageNs = 100'000'000;
+  // Of a link that is lost: how much later the other end knows it, and how long before both do
+  // nothing comes.
+  static constexpr std::int64_t kLaterNs = 300'000'000, kSilentNs = 600'000'000;
   static constexpr int kWhimRarity = 6, kMostCalls = 100, kMostLate = 3, kStayRarity = 2;
   static constexpr std::int64_t kStayNs = 6'000'000'000;  // longer than any deadline
 
   struct Raised {};
   struct Rank {
     bool gone = false, raises = false, in_survive = false;
+    std::uint64_t refused_in = 0;  // the view in which its part could not go on
   };
 
   void complain(const std::string& what) { outcome_.wrong.push_back(what); }
@@ -90,6 +94,7 @@ class AgreementRun {
   bool lost(int rank) const { return simulation_.dead(rank) || ranks_[rank].gone; }
   // Those that can reach each other are the parts of a group that is cut into two.
   bool has_two_parts() const {
+    if (case_.loses_a_link()) return false;
     const auto is_cut = [](const auto& blow) { return blow.fault == Fault::kCut; };
     const auto cuts = std::ranges::count_if(case_.blows, is_cut);
     if (cuts == 0) return true;
@@ -99,6 +104,33 @@ class AgreementRun {
   bool is_cut(int rank, int peer) const { return cut_.contains(std::minmax(rank, peer)); }
   // Ranks may wait for others until their deadlines.
   bool may_be_late() const { return case_.has(Fault::kStop) || case_.has(Fault::kPartition); }
+
+  // If all that were left of the last view were refused, no nodes of them could go on together:
+  // each pair of them without a link that is lost, and with enough votes.
+  void check_refused_part() {
+    if (!case_.loses_a_link() || case_.has(Fault::kStop)) return;
+    View last{.number = 1};
+    for (int rank = 0; rank < case_.num_ranks(); ++rank) last.members.push_back(rank);
+    if (!views_.empty()) last = {views_.rbegin()->first, views_.rbegin()->second};
+    std::set<int> refused;
+    for (const int rank : last.members)
+      if (ranks_[rank].refused_in == last.number) refused.insert(case_.nodes.of_rank[rank]);
+    const auto joined = [&](int set) {
+      for (const int rank : last.members)
+        for (const int peer : last.members)
+          if (set >> case_.nodes.of_rank[rank] & 1 && set >> case_.nodes.of_rank[peer] & 1 &&
+              is_cut(rank, peer) && !simulation_.dead(rank) && !simulation_.dead(peer))
+            return false;
+      return true;
+    };
+    for (int set = 1; set < 2 << case_.nodes.of_rank.back(); ++set) {
+      std::set<int> nodes;
+      for (int node = 0; node <= case_.nodes.of_rank.back(); ++node)
+        if (set >> node & 1) nodes.insert(node);
+      if (std::ranges::includes(refused, nodes) && joined(set) && is_enough(last, nodes))
+        return complain(fmt::format("nodes {} could have gone on", fmt::join(nodes, ", ")));
+    }
+  }
 
   // ---- a rank
 
@@ -145,16 +177,16 @@ class AgreementRun {
   void live(Group& group) {
     std::unique_ptr<Seat> seat;
     try {
-      seat = std::make_unique<Seat>(group, scenario_);
+      seat = std::make_unique<Seat>(group, scenario_of(group.view()));
     } catch (const Error& error) {  // told while the group is there: leaving it takes a while
       mine().gone = true;
       return check_refused(group.rank(), error);
     }
-    watch_exchange(group);
+    watch_exchange(group, scenario_of(group.view()));
     called(group, "making an exchange", case_.deadline);
     for (int calls = 0; !dead(); ++calls) {
       require(calls < kMostCalls, "the views did not end");
-      const std::optional<Status> ended = play_in_view(group, *seat);
+      const std::optional<Status> ended = play_in_view(group, seat);
       if (!ended || dead()) break;
       check_error(group, *ended);
       if (!go_on(group)) break;
@@ -163,9 +195,12 @@ class AgreementRun {
   }
 
   // The status with which the view ended; none: this rank leaves.
-  std::optional<Status> play_in_view(Group& group, Seat& seat) {
+  std::optional<Status> play_in_view(Group& group, std::unique_ptr<Seat>& seat) {
+    if (case_.remakes && group.view().number > 1)
+      if (Status status = make_exchange(group, seat); !status.ok() || dead()) return status;
     for (int round = 0; round < case_.num_rounds && !dead(); ++round) {
-      switch (static_cast<Whim>(simulation_.choose(3, kWhimRarity))) {
+      const int whim = case_.whims ? simulation_.choose(3, kWhimRarity) : 0;
+      switch (static_cast<Whim>(whim)) {
         case Whim::kLeave: whims_ = true; return {};
         case Whim::kSurvive:
           whims_ = true;
@@ -173,11 +208,34 @@ class AgreementRun {
           return Status(Code::kBroken, "a whim");
         default: break;
       }
-      Status status = play_view(group, seat);
+      Status status = play_view(group, *seat);
       called(group, "an operation");
       if (!status.ok()) return status;
       ++outcome_.num_rounds;
     }
+    return {};
+  }
+
+  // Makes another exchange if the view is one in which all do, or a member has none.
+  Status make_exchange(Group& group, std::unique_ptr<Seat>& seat) {
+    std::vector<int> have(group.size());
+    const View view = group.view();
+    const int has = seat && !case_.remakes_in(view.number) ? 1 : 0;
+    Status status = group.all_gather(&has, sizeof has, have.data());
+    called(group, "all_gather");
+    if (!status.ok()) return status;
+    if (std::ranges::all_of(view.members, [&](int rank) { return have[rank] == 1; })) return {};
+    seat.reset();
+    const Scenario& scenario = scenario_of(view);
+    try {
+      seat = std::make_unique<Seat>(group, scenario);
+    } catch (const Error& error) {
+      status = {error.code(), error.what(), error.culprit()};
+    }
+    called(group, "making an exchange in a later view");
+    if (!status.ok()) return status;
+    ++outcome_.num_remade;
+    watch_exchange(group, scenario);
     return {};
   }
 
@@ -217,6 +275,7 @@ class AgreementRun {
     require(!is_enough(group.view(), reached) || !has_two_parts(),
             "a part that may go on is refused: " + status.message());
     ++outcome_.num_refused;
+    mine().refused_in = group.view().number;
     // Where others reach the part that went on only through this rank, they wait for it.
     if (has_two_parts() && simulation_.choose(2, kStayRarity) > 0)
       simulation_.sleep(nullptr, kStayNs);
@@ -275,7 +334,18 @@ class AgreementRun {
     times_.compute();
   }
 
-  // ---- flags
+  // ---- scenarios and flags
+
+  // The members own the experts.
+  const Scenario& scenario_of(const View& view) {
+    const auto [found, fresh] = scenarios_.try_emplace(view.members);
+    if (fresh) {
+      ExchangeConfig config = case_.config;
+      if (std::ssize(view.members) < case_.num_ranks()) config.expert_ranks = view.members;
+      found->second = scenario_of_sets(case_.nodes, config, case_.seed);
+    }
+    return found->second;
+  }
 
   bool first_of_node(int rank) const {
     return rank == 0 || case_.nodes.of_rank[rank] != case_.nodes.of_rank[rank - 1];
@@ -285,10 +355,13 @@ class AgreementRun {
     if (first_of_node(rank)) watch_.add_group(machine_.last_mapped(rank), case_.num_ranks());
   }
 
-  void watch_exchange(const Group& group) {
-    if (!first_of_node(group.rank())) return;
-    const internal::Setup setup(internal::complete_config(scenario_.config, case_.num_ranks()),
-                                group.topology(), group.rank(), {scenario_.config.algorithm, ""});
+  // Of the ranks of a node the first one of the view backs the memory.
+  void watch_exchange(const Group& group, const Scenario& scenario) {
+    for (const int rank : group.view().members)
+      if (rank < group.rank() && case_.nodes.of_rank[rank] == case_.nodes.of_rank[group.rank()])
+        return;
+    const internal::Setup setup(internal::complete_config(scenario.config, case_.num_ranks()),
+                                group.topology(), group.rank(), {scenario.config.algorithm, ""});
     watch_.add_exchange(machine_.last_mapped(group.rank()), setup.layout, case_.num_ranks());
   }
 
@@ -310,6 +383,7 @@ class AgreementRun {
   }
 
   void strike(const AgreementCase::Blow& blow) {
+    if (blow.of_link()) return strike_link(blow);
     const std::int64_t now = simulation_.time_ns();
     const int node = case_.nodes.of_rank[blow.rank];
     switch (blow.fault) {
@@ -326,6 +400,26 @@ class AgreementRun {
     kernel_.kill(blow.rank);
   }
 
+  // The connections over which ranks meet are others, and stay.
+  void strike_link(const AgreementCase::Blow& blow) {
+    const std::int64_t now = simulation_.time_ns();
+    const int rank = blow.rank, peer = blow.peer;
+    if (blow.fault != Fault::kCut) {
+      // What is held up when the link is lost comes too late.
+      const std::int64_t ns = blow.fault == Fault::kOutage ? kOutageNs : kSilentNs + kOutageNs;
+      network_.hold_up(rank, peer, now + ns);
+      if (!blow.one_way) network_.hold_up(peer, rank, now + ns);
+    }
+    if (blow.fault == Fault::kOutage || !cut_.insert(std::minmax(rank, peer)).second) return;
+    if (blow.fault == Fault::kPartition) {
+      simulation_.at(now + kSilentNs, [this, rank, peer] { network_.cut(rank, peer); });
+      return;
+    }
+    if (!blow.one_way) return network_.cut(rank, peer);
+    network_.cut_end(rank, peer);
+    simulation_.at(now + kLaterNs, [this, rank, peer] { network_.cut_end(peer, rank); });
+  }
+
   void cut(int part, int other) {
     const std::vector<int>& nodes = case_.nodes.of_rank;
     for (int rank = 0; rank < case_.num_ranks(); ++rank) {
@@ -339,7 +433,7 @@ class AgreementRun {
   }
 
   const AgreementCase& case_;
-  const Scenario scenario_;
+  std::map<std::vector<int>, Scenario> scenarios_;  // by the ranks that own experts
   Machine machine_;
   Simulation simulation_;
   Network network_;
@@ -355,77 +449,7 @@ class AgreementRun {
   AgreementOutcome outcome_;
 };
 
-constexpr std::array kBlowsBetweenNodes = {
-    Fault::kDeath, Fault::kDeath, Fault::kDeath, Fault::kDeath, Fault::kRaise,  Fault::kPause,
-    Fault::kStop,  Fault::kCut,   Fault::kCut,   Fault::kCut,   Fault::kOutage, Fault::kPartition};
-
 }  // namespace
-
-bool AgreementCase::has(Fault fault) const {
-  return std::ranges::any_of(blows, [fault](const Blow& blow) { return blow.fault == fault; });
-}
-
-std::string AgreementCase::describe() const {
-  std::string text =
-      fmt::format("{}{}, {} rounds", nodes.topology, one_host ? ", one host" : "", num_rounds);
-  for (const Blow& blow : blows) {
-    text += fmt::format(", {} of rank {} after {} turns{}", name_of(blow.fault), blow.rank,
-                        blow.turns, blow.in_survive ? " in survive()" : "");
-    if (blow.fault == Fault::kCut)
-      text += fmt::format(" (nodes {:b} and {:b})", blow.part, blow.other);
-  }
-  return text;
-}
-
-namespace {
-
-// All links between two parts, or those between two nodes.
-void draw_cut(AgreementCase::Blow& blow, int num_nodes, Random& random) {
-  const int all = (1 << num_nodes) - 1;
-  blow.part = static_cast<int>(random.between(1, all - 1));
-  blow.other = all & ~blow.part;
-  if (num_nodes == 2 || !random.one_in(3)) return;
-  const int one = static_cast<int>(random.below(num_nodes));
-  blow.part = 1 << one;
-  blow.other = 1 << (one + random.between(1, num_nodes - 1)) % num_nodes;
-}
-
-}  // namespace
-
-AgreementCase draw_agreement(std::uint64_t seed) {
-  constexpr std::array kMostTurns = {20, 100, 300, 1000};
-  constexpr std::array kMostTurnsInSurvive = {4, 12, 40, 120};
-  constexpr int kMostRanks = 6;
-  Random random(seed, 6005);
-  std::vector<int> sizes;
-  int num_ranks = 0;
-  for (std::int64_t left = random.between(2, 4); left > 0; --left) {
-    const int most = std::min<int>(4, kMostRanks - num_ranks - static_cast<int>(left) + 1);
-    sizes.push_back(static_cast<int>(random.between(1, most)));
-    num_ranks += sizes.back();
-  }
-  AgreementCase drawn{.seed = seed, .nodes = nodes_of_sizes(sizes), .one_host = random.one_in(2)};
-  drawn.config = {.max_tokens = random.between(1, 4),
-                  .hidden = random.between(1, 12),
-                  .num_experts = 2 * num_ranks,
-                  .top_k = static_cast<int>(random.between(1, 3)),
-                  .dtype = random.pick(std::array{DataType::kBf16, DataType::kFp32}),
-                  .depth = static_cast<int>(random.between(1, 3))};
-  for (std::int64_t left = random.between(1, 4); left > 0; --left) {
-    AgreementCase::Blow blow{.fault = random.pick(kBlowsBetweenNodes),
-                             .rank = static_cast<int>(random.below(num_ranks)),
-                             .turns = static_cast<int>(random.below(random.pick(kMostTurns))),
-                             .in_survive = random.one_in(2)};
-    if (blow.in_survive)
-      blow.turns = static_cast<int>(random.below(random.pick(kMostTurnsInSurvive)));
-    if (blow.fault == Fault::kCut) draw_cut(blow, static_cast<int>(sizes.size()), random);
-    drawn.blows.push_back(blow);
-  }
-  drawn.num_rounds = static_cast<int>(random.between(1, 5));
-  if (drawn.has(Fault::kStop) || drawn.has(Fault::kPartition))
-    drawn.deadline = std::chrono::milliseconds(400);
-  return drawn;
-}
 
 AgreementOutcome run_agreement(const AgreementCase& drawn, bool trace) {
   RandomChoices choices(drawn.seed);

@@ -32,6 +32,7 @@ Kernel* the_kernel = nullptr;
 struct Kernel::Socket : File {
   bool local = false;
   std::string bound;  // where it will listen
+  int port = 0;       // of a socket between hosts that is bound
 };
 
 // One end of a connection.
@@ -64,6 +65,7 @@ struct Kernel::Listener final : File {
 
   std::string key;
   bool local = false;
+  int port = 0;
   int rank = -1;
   std::deque<std::shared_ptr<Stream>> queue;
 };
@@ -195,17 +197,21 @@ int Kernel::socket(int family) {
   return open(made);
 }
 
+int Kernel::port_in(const sockaddr* address) {
+  if (address->sa_family == AF_UNIX) return 0;
+  return ntohs(address->sa_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(address)->sin_port);
+}
+
 // Names of sockets are each host's own; there is one host with the port.
 std::string Kernel::key_of(const sockaddr* address, socklen_t bytes) const {
-  if (address->sa_family == AF_UNIX) {
-    const char* const name = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
-    return std::to_string(host()) + std::string(name, bytes - offsetof(sockaddr_un, sun_path));
-  }
-  const in_port_t port = address->sa_family == AF_INET6
-                             ? reinterpret_cast<const sockaddr_in6*>(address)->sin6_port
-                             : reinterpret_cast<const sockaddr_in*>(address)->sin_port;
-  return "port " + std::to_string(ntohs(port));
+  if (address->sa_family != AF_UNIX) return key_of(port_in(address));
+  const char* const name = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
+  return std::to_string(host()) + std::string(name, bytes - offsetof(sockaddr_un, sun_path));
 }
+
+std::string Kernel::key_of(int port) { return "port " + std::to_string(port); }
 
 std::shared_ptr<Kernel::Listener> Kernel::listener_at(const std::string& key) const {
   for (const auto& listener : listeners_) {
@@ -218,7 +224,9 @@ std::shared_ptr<Kernel::Listener> Kernel::listener_at(const std::string& key) co
 int Kernel::bind(int descriptor, const sockaddr* address, socklen_t bytes) {
   const auto socket = find<Socket>(descriptor);
   if (!socket) return -EBADF;
-  socket->bound = key_of(address, bytes);
+  const bool any_port = address->sa_family != AF_UNIX && port_in(address) == 0;
+  socket->port = any_port ? next_port_++ : port_in(address);
+  socket->bound = any_port ? key_of(socket->port) : key_of(address, bytes);
   return listener_at(socket->bound) ? -EADDRINUSE : 0;
 }
 
@@ -229,6 +237,7 @@ int Kernel::listen(int descriptor) {
   const auto listener = std::make_shared<Listener>();
   listener->key = socket->bound;
   listener->local = socket->local;
+  listener->port = socket->port;
   listener->rank = rank();
   listeners_.push_back(listener);
   meets_on_a_host_ = meets_on_a_host_ || listener->local;
@@ -302,9 +311,11 @@ void Kernel::connect_later(const std::shared_ptr<Stream>& stream, const std::str
 
 int Kernel::name(int descriptor, sockaddr* address, socklen_t* bytes, bool of_peer) {
   const auto stream = find<Stream>(descriptor);
+  const auto listener = find<Listener>(descriptor);
   const auto other = stream ? stream->peer.lock() : nullptr;
   sockaddr_in name{};
   name.sin_family = AF_INET;
+  if (listener && !of_peer) name.sin_port = htons(static_cast<in_port_t>(listener->port));
   if (stream && !of_peer) name.sin_addr.s_addr = static_cast<in_addr_t>(stream->number);
   if (other && of_peer) name.sin_addr.s_addr = static_cast<in_addr_t>(other->number);
   *bytes = std::min<socklen_t>(*bytes, sizeof name);

@@ -102,7 +102,9 @@ class Kernel {
   template <typename Kind>
   std::shared_ptr<Kind> find(int descriptor);
   void put(int descriptor, std::shared_ptr<File> file);
+  static int port_in(const sockaddr* address);
   std::string key_of(const sockaddr* address, socklen_t bytes) const;
+  static std::string key_of(int port);
   std::shared_ptr<Listener> listener_at(const std::string& key) const;
   std::shared_ptr<Stream> join(Stream& from, Listener& listener);
   void connect_later(const std::shared_ptr<Stream>& stream, const std::string& key);
@@ -123,6 +125,7 @@ class Kernel {
   std::set<std::pair<int, int>> cut_;
   std::string overheard_;  // the last bytes that crossed between hosts
   int num_streams_ = 0;
+  int next_port_ = 40'000;  // of those that are free
   bool meets_on_a_host_ = false;
   Random random_{0, 7000};  // names of meeting points have a random part
 };

@@ -123,6 +123,8 @@ std::int64_t Network::journey_ns(int from, int to) {
   for (const int rank : {from, to})
     starts = std::max(starts,
                       parted_ns_[static_cast<std::size_t>(nodes_[static_cast<std::size_t>(rank)])]);
+  const auto held = held_up_ns_.find({from, to});
+  if (held != held_up_ns_.end()) starts = std::max(starts, held->second);
   return starts + took;
 }
 
@@ -205,6 +207,17 @@ void Network::cut(int rank, int peer) {
   simulation_.note("is cut", static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(peer));
   lose(rank, peer, "the connection is cut");
   lose(peer, rank, "the connection is cut");
+}
+
+void Network::cut_end(int rank, int peer) {
+  simulation_.note("loses its end", static_cast<std::uint64_t>(rank),
+                   static_cast<std::uint64_t>(peer));
+  lose(rank, peer, "the connection is cut");
+}
+
+void Network::hold_up(int from, int to, std::int64_t until_ns) {
+  simulation_.note("is held up", static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to));
+  held_up_ns_[{from, to}] = until_ns;
 }
 
 void Network::part(int node, std::int64_t until_ns) {

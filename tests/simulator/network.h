@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,10 @@ class Network {
   void cut(int rank, int peer);
   // Nothing comes in or out of `node` before `until_ns`; then it does.
   void part(int node, std::int64_t until_ns);
+  // Nothing of `from` comes to `to` before `until_ns`.
+  void hold_up(int from, int to, std::int64_t until_ns);
+  // One end of a connection that is lost for good is told.
+  void cut_end(int rank, int peer);
   // Its connections are lost to the others.
   void kill(int rank);
   // When a packet that leaves now comes, and when a rank is told that one is lost.
@@ -79,9 +84,10 @@ class Network {
 
   Simulation& simulation_;
   const std::vector<int> nodes_;
-  std::deque<Box> boxes_;                // [ranks]
-  std::vector<std::int64_t> parted_ns_;  // [nodes] until when
-  std::vector<std::byte> overheard_;     // the head of some packet
+  std::deque<Box> boxes_;                                   // [ranks]
+  std::vector<std::int64_t> parted_ns_;                     // [nodes] until when
+  std::map<std::pair<int, int>, std::int64_t> held_up_ns_;  // by sender and receiver, likewise
+  std::vector<std::byte> overheard_;                        // the head of some packet
   int num_transports_ = 0;
   std::int64_t fixed_journey_ns_ = 0;  // 0: drawn
 };

@@ -115,14 +115,17 @@ int simulate_views(const Seeds& seeds) {
 }
 
 int simulate_agreement(const Seeds& seeds) {
-  int views = 0, rounds = 0, refused = 0, left_behind = 0, late = 0;
-  const auto [bad, steps] = play(seeds, draw_agreement, run_agreement,
-                                 [&](const AgreementCase& /*drawn*/, const AgreementOutcome& one) {
-                                   views += one.num_views, rounds += one.num_rounds,
-                                       refused += one.num_refused;
-                                   left_behind += one.num_left_behind, late += one.num_late;
-                                 });
-  std::printf("%d views, %d rounds finished by a rank\n", views, rounds);
+  int views = 0, rounds = 0, remade = 0, refused = 0, left_behind = 0, late = 0;
+  const auto [bad, steps] = play(
+      seeds, [](std::uint64_t seed) { return draw_agreement(seed); }, run_agreement,
+      [&](const AgreementCase& /*drawn*/, const AgreementOutcome& one) {
+        views += one.num_views, rounds += one.num_rounds, remade += one.num_remade,
+            refused += one.num_refused;
+        left_behind += one.num_left_behind, late += one.num_late;
+      });
+  std::printf(
+      "%d views, %d rounds finished by a rank, %d exchanges made by a rank in a later view\n",
+      views, rounds, remade);
   std::printf(
       "%d ranks were in a part that may not go on, %d were left behind, %d calls of survive() "
       "reached their deadline\n",
