@@ -225,9 +225,15 @@ void NodesAgreement::take_messages(const Answer& answer) {
     const auto held = group_.lock();
     messages = group_.survival().messages().take_agreement();
   }
+  std::vector<ViewMessages::Kept> later;
   for (const auto& [view, from, bytes] : messages) {
     const auto message = AgreementMessage::read(bytes, group_.size());
-    if (view != next_ || !message || node_of_[from] == nodes_.size()) continue;
+    if (!message || node_of_[from] == nodes_.size()) continue;
+    if (view > next_) {
+      later.push_back({view, from, bytes});
+      if (message->what == What::kOutvoted) take(node_of_[from], *message);  // it waits for nobody
+    }
+    if (view != next_) continue;
     if (const auto answered = answer(*message)) {
       const auto held = group_.lock();
       if (!group_.nodes_.reached[from]) group_.connect({from});
@@ -236,6 +242,9 @@ void NodesAgreement::take_messages(const Answer& answer) {
       take(node_of_[from], *message);
     }
   }
+  if (later.empty()) return;
+  const auto held = group_.lock();
+  group_.survival().messages().put_back(std::move(later));
 }
 
 // The answer of this node to a proposer; none: the message is no question.

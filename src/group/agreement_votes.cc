@@ -137,9 +137,12 @@ Status NodesAgreement::give_up() {
   }
   const int without = gone->ranks[0];
   set_outvoted(nodes_[mine_], without);
-  // To all ranks, as the lowest one of a node may have just left.
-  for (const int rank : group_.view().members)
-    if (!ViewMessages::unreachable(group_, rank)) send(rank, {.what = What::kOutvoted});
+  // To all ranks, as the lowest one of a node may have just left; and to those that the view lacks,
+  // as they may still ask for its ranks.
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const bool known = group_.survival().has(rank) || group_.nodes_.reached[rank];
+    if (known && !ViewMessages::unreachable(group_, rank)) send(rank, {.what = What::kOutvoted});
+  }
   group_.move_messages();  // the caller may compute now
   phase_ = Phase::kIdle;
   return minority(without);

@@ -67,13 +67,22 @@ bool ViewMessages::is_for_now(GroupState& group, int from, const MessageHead& he
 // A rank sends its last message of a kind again until it is answered, so the earlier ones may be
 // dropped.
 void ViewMessages::keep_of_agreement(Kept message) {
-  const auto begin = [](const Kept& one) {
-    return std::span(one.message).first(!one.message.empty());
-  };
-  std::erase_if(agreement_, [&](const Kept& earlier) {
-    return earlier.from == message.from && std::ranges::equal(begin(earlier), begin(message));
-  });
+  std::erase_if(agreement_, [&](const Kept& earlier) { return are_alike(earlier, message); });
   agreement_.push_back(std::move(message));
+}
+
+bool ViewMessages::are_alike(const Kept& one, const Kept& other) {
+  const auto kind = [](const Kept& kept) {
+    return std::span(kept.message).first(!kept.message.empty());
+  };
+  return one.from == other.from && std::ranges::equal(kind(one), kind(other));
+}
+
+void ViewMessages::put_back(std::vector<Kept> later) {
+  for (Kept& message : later) {
+    const auto newer = [&](const Kept& kept) { return are_alike(kept, message); };
+    if (std::ranges::none_of(agreement_, newer)) agreement_.push_back(std::move(message));
+  }
 }
 
 void ViewMessages::send_view(GroupState& group, const std::vector<int>& peers) const {

@@ -48,6 +48,8 @@ class ViewMessages {
   void send_view(GroupState& group, const std::vector<int>& peers) const;
   // The messages of the agreement that have come.
   std::vector<Kept> take_agreement();
+  // Those of later views that were among them are kept, unless newer ones have come.
+  void put_back(std::vector<Kept> later);
   // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided
   // it may have died before it told all.
   void answer_late_ranks(GroupState& group);
@@ -68,6 +70,7 @@ class ViewMessages {
   void begin(GroupState& group, std::uint64_t view, std::vector<std::byte> decided) noexcept;
 
  private:
+  static bool are_alike(const Kept& one, const Kept& other);
   void keep_of_agreement(Kept message);
 
   std::uint64_t reading_ = 1;         // messages of this view are read
