@@ -105,19 +105,24 @@ bool NodesAgreement::apart(const Node& one, const Node& other) const noexcept {
 }
 
 // A view in which two nodes cannot reach each other would end at once, and so would those that
-// follow. Of the nodes that promised, the one that is apart from the most votes is left out first.
-// True: none is.
+// follow. Of the nodes that promised, those that are apart from this one are left out, and then the
+// one that is apart from the most votes. True: none is.
 bool NodesAgreement::keep_together() noexcept {
-  for (Node& node : nodes_) node.kept = node.promised;
+  const auto cut = [this](const Node& one, const Node& other) {
+    return apart(one, other) || apart(other, one);
+  };
   bool together = true;
+  for (Node& node : nodes_) {
+    node.kept = node.promised && !cut(node, nodes_[mine_]);
+    together = together && node.kept == node.promised;
+  }
   while (true) {
     Node* worst = nullptr;
     std::size_t most = 1;
     for (Node& node : nodes_) {
       std::size_t votes = 0;
       for (const Node& other : nodes_) {
-        const bool both = node.kept && other.kept && &node != &nodes_[mine_];
-        if (both && (apart(node, other) || apart(other, node))) votes += other.ranks.size();
+        if (node.kept && other.kept && cut(node, other)) votes += other.ranks.size();
       }
       if (votes >= most) worst = &node, most = votes;
     }
