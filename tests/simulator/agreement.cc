@@ -9,12 +9,15 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
+#include "base/bytes.h"
 #include "bootstrap/rendezvous.h"
 #include "exchange/setup/configuration.h"
 #include "exchange/setup/setup.h"
 #include "exchange/view_rounds.h"
+#include "group/agreement_message.h"
 #include "group/state.h"
 #include "simulator/call_times.h"
 #include "simulator/flag_watch.h"
@@ -50,6 +53,7 @@ class AgreementRun {
     for (int rank = 0; rank < case_.num_ranks(); ++rank)
       simulation_.add_rank([this, rank] { be(rank); });
     simulation_.after_step([this](int rank) { look(rank); });
+    network_.on_send = [this](int from, auto /*head*/, auto body) { look_at_message(from, body); };
     const bool ended = simulation_.run();
     if (!ended) complain("the run did not end");
     const std::size_t num_left =
@@ -371,7 +375,7 @@ class AgreementRun {
     if (simulation_.dead(rank)) return;  // it goes on to its end
     if (watch_.look(outcome_.wrong, rank)) simulation_.progressed();
     const auto counts = [&](const AgreementCase::Blow& blow) {
-      return blow.rank == rank && (!blow.in_survive || ranks_[rank].in_survive);
+      return blow.rank == rank && blow.message < 0 && (!blow.in_survive || ranks_[rank].in_survive);
     };
     const auto due = std::ranges::find_if(
         blows_, [&](const AgreementCase::Blow& blow) { return counts(blow) && blow.turns <= 0; });
@@ -380,6 +384,34 @@ class AgreementRun {
     const AgreementCase::Blow blow = *due;
     blows_.erase(due);
     strike(blow);
+  }
+
+  // The blow strikes when the rank has lost the processor.
+  void look_at_message(int from, std::span<const std::byte> body) {
+    const auto due = std::ranges::find_if(blows_, [&](const AgreementCase::Blow& blow) {
+      return blow.message >= 0 && blow.rank == from && has_message(body, blow.message);
+    });
+    if (due == blows_.end()) return;
+    const AgreementCase::Blow blow = *due;
+    blows_.erase(due);
+    for (int peer = 0; peer < case_.num_ranks(); ++peer)
+      if (case_.nodes.of_rank[peer] != case_.nodes.of_rank[from])
+        network_.hold_up(from, peer, simulation_.time_ns() + kOutageNs);
+    simulation_.at(simulation_.time_ns(), [this, blow] { strike(blow); });
+  }
+
+  // Whether a bundle of messages has one of an agreement, of this kind.
+  bool has_message(std::span<const std::byte> bundle, int kind) const {
+    internal::ByteReader reader(bundle);
+    while (reader.ok() && reader.remaining() > 0) {
+      internal::ByteReader message(reader.take(reader.get<std::uint64_t>()));
+      const auto head = message.get<internal::MessageHead>();
+      if (!reader.ok() || !message.ok() || head.channel != 0) continue;
+      if (head.kind != internal::GroupMessage::kAgreement) continue;
+      const auto agreed = internal::AgreementMessage::read(message.rest(), case_.num_ranks());
+      if (agreed && static_cast<int>(agreed->what) == kind) return true;
+    }
+    return false;
   }
 
   void strike(const AgreementCase::Blow& blow) {

@@ -28,6 +28,9 @@ struct AgreementCase {
     // lost.
     int peer = -1;
     bool one_way = false;
+    // It strikes when the rank sends a message of this kind about a view, and not after turns; -1:
+    // after turns. What the rank sends from then on is lost.
+    int message = -1;
 
     bool of_link() const { return peer >= 0; }
   };
@@ -47,9 +50,10 @@ struct AgreementCase {
   bool remakes_in(std::uint64_t view) const;
   std::string describe() const;
 };
-// `links`: in half of the cases single links are lost or held up, and in a third of them exchanges
-// are made in later views.
-AgreementCase draw_agreement(std::uint64_t seed, bool links = true);
+// `more`: in half of the cases single links are lost or held up, in a third of them exchanges are
+// made in later views, and in a third a rank dies or a node is cut off in the middle of an
+// agreement.
+AgreementCase draw_agreement(std::uint64_t seed, bool more = true);
 
 struct AgreementOutcome {
   std::vector<std::string> wrong;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "group/agreement_message.h"
 #include "simulator/agreement.h"
 
 namespace ferry::test {
@@ -38,6 +39,7 @@ std::string AgreementCase::describe() const {
   for (const Blow& blow : blows) {
     text += fmt::format(", {} of rank {} after {} turns{}", name_of(blow.fault), blow.rank,
                         blow.turns, blow.in_survive ? " in survive()" : "");
+    if (blow.message >= 0) text += fmt::format(" and message {}", blow.message);
     if (blow.of_link())
       text += fmt::format(" (to rank {}{})", blow.peer, blow.one_way ? ", one way" : "");
     if (blow.fault == Fault::kCut && !blow.of_link())
@@ -82,9 +84,27 @@ void draw_links(AgreementCase& drawn) {
   }
 }
 
+// In a third of the cases a rank dies, or its node is cut off, with a message of an agreement. An
+// agreement has one proposer, mostly of the lowest node.
+void draw_message(AgreementCase& drawn) {
+  using What = internal::AgreementMessage::What;
+  constexpr std::array kKinds = {What::kPrepare,  What::kPromise, What::kAccept, What::kAccept,
+                                 What::kAccepted, What::kDecided, What::kDecided};
+  Random random(drawn.seed, 6007);
+  if (!random.one_in(3)) return;
+  const int last = drawn.num_ranks() - 1;
+  const int rank = random.one_in(2) ? 0 : static_cast<int>(random.between(0, last));
+  AgreementCase::Blow blow{
+      .fault = random.one_in(2) ? Fault::kDeath : Fault::kCut, .rank = rank, .turns = 0};
+  blow.message = static_cast<int>(random.pick(kKinds));
+  blow.part = 1 << drawn.nodes.of_rank[rank];
+  blow.other = ((2 << drawn.nodes.of_rank.back()) - 1) & ~blow.part;
+  drawn.blows.push_back(blow);
+}
+
 }  // namespace
 
-AgreementCase draw_agreement(std::uint64_t seed, bool links) {
+AgreementCase draw_agreement(std::uint64_t seed, bool more) {
   constexpr std::array kMostTurnsInSurvive = {4, 12, 40, 120};
   constexpr int kMostRanks = 6;
   Random random(seed, 6005);
@@ -113,7 +133,8 @@ AgreementCase draw_agreement(std::uint64_t seed, bool links) {
     drawn.blows.push_back(blow);
   }
   drawn.num_rounds = static_cast<int>(random.between(1, 5));
-  if (links) draw_links(drawn);
+  if (more) draw_links(drawn);
+  if (more) draw_message(drawn);
   if (drawn.remakes) drawn.config.num_experts = 60;  // equally many for each number of members
   if (drawn.has(Fault::kStop) || drawn.has(Fault::kPartition))
     drawn.deadline = std::chrono::milliseconds(400);
