@@ -124,7 +124,7 @@ AgreementCase draw_agreement(std::uint64_t seed, bool more) {
                   .depth = static_cast<int>(random.between(1, 3))};
   for (std::int64_t left = random.between(1, 4); left > 0; --left) {
     AgreementCase::Blow blow{.fault = random.pick(kBlowsBetweenNodes),
-                             .rank = static_cast<int>(random.below(num_ranks)),
+                             .rank = static_cast<int>(random.below(drawn.num_ranks())),
                              .turns = static_cast<int>(random.below(random.pick(kMostTurns))),
                              .in_survive = random.one_in(2)};
     if (blow.in_survive)
