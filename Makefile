@@ -13,21 +13,22 @@ run:
 
 # Every module, once, in minutes.
 test:
-	@scripts/test.sh install=build,test,style,model,bench venv format tidy release+python
+	@scripts/test.sh $(KNOWN) install=build,test,style,model,bench venv format tidy release+python
 
-# The whole matrix: `make test`, what CI runs beyond it, the long forms; and one line for all.
+# The whole matrix: `make test`, what CI runs beyond it, the long forms; and one line for all. What passed on this commit
+# in an earlier run is not run again, by whichever command it ran.
 check:
-	@$(MAKE) --no-print-directory -k test matrix long
+	@$(MAKE) --no-print-directory -k KNOWN=--known test matrix long
 
 # What CI has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, types, the site, Python's long tests,
 # the example of transformers, JAX.
 matrix:
-	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan+python-long tsan aarch64 fuzz types docs transformers-example jax clang-tidy
+	@scripts/test.sh --go-on $(KNOWN) install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan+python-long tsan aarch64 fuzz types docs transformers-example jax clang-tidy
 
 # What takes longer than CI may, or needs more: full length, transformers, a newer torch (5.5 GB), the first steps on a
 # bare system.
 long:
-	@scripts/test.sh --go-on install=build,test,model,bench,python,wheel,bare,deb long transformers torch journey bare
+	@scripts/test.sh --go-on $(KNOWN) install=build,test,model,bench,python,wheel,bare,deb long transformers torch journey bare
 
 # A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
 wheel:

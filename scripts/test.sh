@@ -1,9 +1,10 @@
 #!/bin/bash
-# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python asan
+# test.sh [--go-on] [--known] <step...>: the named checks of ferry, of: format tidy release python release+python asan
 # asan+python-long tsan transformers transformers-example jax torch long aarch64 clang-tidy fuzz wheel types docs
 # journey bare. All run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python;
 # and begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last line
-# "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
+# "N passed, N failed"; with --go-on, of the steps that ran before as well. With --known a step that passed on this
+# commit in an earlier run counts as it did there, and is not run again. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
@@ -14,6 +15,34 @@ venv= lint=
 steps_file=build/steps.txt # per line: seconds, passed, failed, what; or a name after "FAILED" or "AGAIN"
 seconds_file=build/seconds.txt
 if [ "${1:-}" = --go-on ]; then shift; else rm -f "$steps_file" "$seconds_file"; fi
+touch "$steps_file"
+use_known=
+if [ "${1:-}" = --known ]; then shift; use_known=1; fi
+
+# unchanged_commit: HEAD, if the working tree is as it says and the tests have their own lengths; else nothing.
+unchanged_commit() {
+  [ -z "${FERRY_STRESS:-}" ] && [ -z "$(git status --porcelain 2>&1)" ] && git rev-parse HEAD
+}
+
+# What passed on this commit: build/passed/<step> has what it added to the steps file. Another commit or a change of the
+# working tree forgets all.
+passed_folder=build/passed
+commit=$(unchanged_commit)
+[ "$(cat $passed_folder/commit 2>/dev/null)" = "${commit:-none}" ] || rm -rf $passed_folder
+
+# known <step>: whether it passed before and need not run again.
+known() { [ -n "$use_known" ] && [ -e "$passed_folder/$1" ]; }
+
+# remember <step> <lines of the steps file before it>: for `known`, if all that it ran passed.
+remember() {
+  [ -n "$commit" ] && [ "$(unchanged_commit)" = "$commit" ] || return
+  mkdir -p $passed_folder
+  echo "$commit" >$passed_folder/commit
+  tail -n +$(($2 + 1)) "$steps_file" >$passed_folder/new
+  if awk '!/^(AGAIN|FAILED)/ { ran += 1; failed += $5 } END { exit !ran || failed > 0 }' $passed_folder/new; then
+    mv $passed_folder/new "$passed_folder/$1"
+  fi
+}
 
 # note <seconds> <passed> <failed> <what>
 note() {
@@ -156,6 +185,13 @@ export -f fuzz_one
 fuzz() { printf '%s\0' build/fuzz/tests/fuzz/*_fuzz | xargs -0 -P "$(nproc)" -I{} bash -c 'fuzz_one {}'; }
 
 for step in "$@"; do
+  if known "$step"; then
+    echo "== $step: passed on this commit in an earlier run"
+    sed '/^AGAIN/!s/$/, in an earlier run/' "$passed_folder/$step" >>"$steps_file"
+    continue
+  fi
+  rm -f "$passed_folder/$step"
+  lines=$(wc -l <"$steps_file")
   case $step in
     format) check "format" scripts/format.sh --dry-run -Werror ;;
     tidy)
@@ -205,7 +241,7 @@ for step in "$@"; do
       ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
-    begin-clang-tidy) begin_clang_tidy ;;
+    begin-clang-tidy) known clang-tidy || begin_clang_tidy ;;
     clang-tidy) check "clang-tidy" end_clang_tidy ;;
     fuzz)
       check "build fuzz" build fuzz && check "fuzz" fuzz
@@ -217,10 +253,12 @@ for step in "$@"; do
     install=*)
       IFS=, read -ra groups <<<"${step#*=}"
       check "install ${groups[*]}" scripts/install.sh "${groups[@]}" || break
+      continue # what the machine has may change
       ;;
     venv) scripts/install.sh python >build/venv.log 2>&1 & venv=$! ;;
     *) echo "test.sh: no step '$step'" >&2; exit 2 ;;
   esac
+  remember "$step" "$lines"
 done
 
 grep -E '^(AGAIN|FAILED)' "$steps_file"
@@ -228,5 +266,9 @@ grep -vE '^(AGAIN|FAILED)' "$steps_file"
 in_all=$((SECONDS + $(cat "$seconds_file" 2>/dev/null || echo 0)))
 echo $in_all >"$seconds_file"
 awk -v seconds=$in_all '!/^(AGAIN|FAILED)/ { passed += $3; failed += $5 }
-     END { printf "%6d s in all\n%d passed, %d failed\n", seconds, passed, failed; exit failed > 0 }' \
+     / in an earlier run$/ { earlier += $3 }
+     END { printf "%6d s in all\n", seconds
+           if (earlier) printf "%d of those that passed did so in an earlier run on this commit\n", earlier
+           printf "%d passed, %d failed\n", passed, failed
+           exit failed > 0 }' \
   "$steps_file" | tee build/summary.txt
