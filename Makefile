@@ -26,9 +26,10 @@ matrix:
 	@scripts/test.sh --go-on $(KNOWN) install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan+python-long tsan aarch64 fuzz types docs transformers-example jax clang-tidy
 
 # What takes longer than CI may, or needs more: full length, transformers, a newer torch (5.5 GB), the first steps on a
-# bare system.
+# bare system. BARE= leaves out those with wheels and packages, as `make release` takes them with its own.
+BARE = bare
 long:
-	@scripts/test.sh --go-on $(KNOWN) install=build,test,model,bench,python,wheel,bare,deb long transformers torch journey bare
+	@scripts/test.sh --go-on $(KNOWN) install=build,test,model,bench,python,wheel,bare,deb long transformers torch journey source $(BARE)
 
 # A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
 wheel:
@@ -44,9 +45,9 @@ deb:
 # notices and checksums, tried from there. CHECK= leaves `make check` out, for tests of this command.
 CHECK = check
 release:
-	@scripts/install.sh build test python wheel deb docs cross release
+	@scripts/install.sh build test python wheel deb docs cross bare release
 	@scripts/release.sh ready
-	@$(if $(CHECK),$(MAKE) --no-print-directory $(CHECK),echo "make check is left out")
+	@$(if $(CHECK),$(MAKE) --no-print-directory BARE= $(CHECK),echo "make check is left out")
 	@scripts/release.sh files "$(CHECK)" $(PYTHONS)
 
 # The site in build/site: pages, reference, search; needs no server and no network. Every link is checked.

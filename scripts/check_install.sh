@@ -1,20 +1,26 @@
 #!/bin/bash
-# check_install.sh [release...]: what new users do, in bare Debian systems of these releases (bookworm; the wheel in
-# all, the rest in the first). Three of them: of Python (by wheel, from source), of C++ (from source, by Debian package,
-# by Conan), and one who compares topologies. The last lines say how long each took from nothing to a correct result;
-# the aim, on an idle machine of two cores, is a minute for the wheel and five for another. Before them the wheel with
-# .venv's Python and with those of FERRY_PYTHONS ("aarch64": under emulation). With "wheels" in the place of releases
-# only these, with the wheels in FERRY_WHEELS where that is set. A wheel for each version costs a build;
-# from Python 3.12 on one serves all, which trixie and forky need. Needs root. Called by scripts/test.sh, step bare.
+# check_install.sh <what> [release...]: what new users do, who have nothing. What is one of:
+#   wheels    install a wheel in a new environment of .venv's Python and of those of FERRY_PYTHONS ("aarch64": under
+#             emulation), and build the sdist
+#   files     that, then install a wheel in bare Debian systems of these releases (bookworm), and in the first of them
+#             the Debian packages, for C++ and for comparing topologies
+#   source    in a bare system C++ and Python from source, and Conan on this one
+# The last lines say how long each took from nothing to a correct result; the aim, on an idle machine of two cores, is a
+# minute for a wheel and five for another. The files are those in FERRY_FILES, or made in build/wheels and build/deb. A
+# wheel for each version costs a build; from Python 3.12 on one serves all, which trixie and forky need. Bare systems
+# need root. Called by scripts/test.sh, steps bare and source, and by scripts/release.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
+what=${1:-}
+[ $# = 0 ] || shift
 [ $# -gt 0 ] || set -- bookworm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 read -ra pythons <<<"${FERRY_PYTHONS:-}"
 [[ " ${pythons[*]} " == *" .venv/bin/python "* ]] || pythons=(.venv/bin/python "${pythons[@]}")
-wheels=${FERRY_WHEELS:-build/wheels}
+wheels=${FERRY_FILES:-build/wheels}
+debs=${FERRY_FILES:-build/deb}
 times=()
 
 # user <seconds aimed at> <name> <command...>: what one of them does.
@@ -136,7 +142,7 @@ python_source_in() {
 # The packages in a bare system: the command line, then programs by pkg-config: C++, C, CANN and the planner.
 packages_in() {
   mkdir "$work/$1/ferry"
-  cp build/deb/*.deb examples/dispatch_combine.c* examples/cann_dispatch.cc examples/plan.c "$work/$1/ferry"
+  cp "$debs"/*.deb examples/dispatch_combine.c* examples/cann_dispatch.cc examples/plan.c "$work/$1/ferry"
   in_home "$work/$1" 'apt-get install -y -qq --no-install-recommends ./*.deb g++ pkg-config >/dev/null
     ferry bench --ranks 2 --tokens 2 --hidden 64 --check >/dev/null
     g++ -std=c++20 dispatch_combine.cc $(pkg-config --cflags --libs ferry) -o cc && ./cc
@@ -149,7 +155,7 @@ packages_in() {
 # what a plan says, a run in the shape of two nodes, and a page of each.
 topologies_in() {
   mkdir "$work/$1/ferry"
-  cp build/deb/{libferry0,ferry-tools}*.deb "$work/$1/ferry"
+  cp "$debs"/{libferry0,ferry-tools}*.deb "$work/$1/ferry"
   in_home "$work/$1" 'apt-get install -y -qq ./*.deb >/dev/null 2>&1
     ferry topology gpu8:2 --report topology.html | tail -1
     ferry plan ubbv2:2@port10 --model deepseek-v3 --ep 16 --tokens 4096 --report plan.html | tail -1
@@ -160,7 +166,7 @@ topologies_in() {
 # Conan's recipe; it builds the consumer of tests/install against its package.
 conan_package() {
   local conan=$work/conan/bin/conan
-  export CONAN_HOME=$work/conan_home
+  export CONAN_HOME=$work/conan_home CCACHE_BASEDIR=$work # as for the sdist
   .venv/bin/python -m venv "$work/conan"
   "$work/conan/bin/pip" install --quiet --disable-pip-version-check conan
   "$conan" profile detect >/dev/null 2>&1
@@ -170,33 +176,51 @@ conan_package() {
   }
 }
 
-[ -n "${FERRY_WHEELS:-}" ] || scripts/wheel.sh "${pythons[@]}"
-for python in "${pythons[@]}"; do
-  if [ "$python" = aarch64 ]; then
-    echo "== the wheel on aarch64, under emulation"
-    emulated_steps
-  else
-    user 60 "the wheel with $("$python" --version)" first_steps "$python"
-  fi
-done
-echo "== the sdist"
-# With the compiler's name and the options of scripts/wheel.sh, in a folder that ccache leaves out of paths, so that it
-# has most of it.
-CXX=c++ TMPDIR=$work CCACHE_BASEDIR=$work "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
-  -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry_ep-*.tar.gz
-if [ "$*" = wheels ]; then
-  printf '%s\n' "${times[@]}"
-  exit
-fi
-for release in "$@"; do
-  bare_system "$release" "$release"
-  user 60 "the wheel in bare $release" wheel_in "$release"
-done
-scripts/deb.sh
-for name in source packages topologies; do bare_system "$1" $name; done
-user 300 "C++ from source in bare $1" source_in source
-user 300 "Python from source, after that" python_source_in source
-user 300 "C++ by Debian packages in bare $1" packages_in packages
-user 300 "topologies in bare $1" topologies_in topologies
-user 300 "C++ by Conan" conan_package
+wheels() {
+  local python
+  [ -n "${FERRY_FILES:-}" ] || scripts/wheel.sh "${pythons[@]}"
+  for python in "${pythons[@]}"; do
+    if [ "$python" = aarch64 ]; then
+      echo "== the wheel on aarch64, under emulation"
+      emulated_steps
+    else
+      user 60 "the wheel with $("$python" --version)" first_steps "$python"
+    fi
+  done
+  echo "== the sdist"
+  # With the compiler's name and the options of scripts/wheel.sh, in a folder that ccache leaves out of paths, so that
+  # it has most of it.
+  CXX=c++ TMPDIR=$work CCACHE_BASEDIR=$work "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
+    -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry_ep-*.tar.gz
+}
+
+packages() {
+  local release
+  [ -n "${FERRY_FILES:-}" ] || scripts/deb.sh
+  for release in "$@"; do
+    bare_system "$release" "$release"
+    user 60 "the wheel in bare $release" wheel_in "$release"
+  done
+  bare_system "$1" packages
+  user 300 "C++ by Debian packages in bare $1" packages_in packages
+  bare_system "$1" topologies
+  user 300 "topologies in bare $1" topologies_in topologies
+}
+
+from_source() {
+  bare_system "$1" source
+  user 300 "C++ from source in bare $1" source_in source
+  user 300 "Python from source, after that" python_source_in source
+  user 300 "C++ by Conan" conan_package
+}
+
+case $what in
+  wheels) wheels ;;
+  files)
+    wheels
+    packages "$@"
+    ;;
+  source) from_source "$@" ;;
+  *) echo "check_install.sh: '$what' is none of wheels, files and source" >&2; exit 2 ;;
+esac
 printf '%s\n' "${times[@]}"

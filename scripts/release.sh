@@ -2,8 +2,9 @@
 # release.sh ready: refuses a tree that no version can be made of.
 # release.sh files <what was checked> [python...]: writes build/release-VERSION: wheels by these Pythons (by default
 # .venv's, those of python3.10, 3.12, 3.13 and 3.14 that start, and a cross build for aarch64), sdist, Debian packages,
-# site, lists of parts, notices, the versions that ran, and checksums; and installs the wheels from there and tries the
-# upload without a network. Nothing is published and no tag is set: the last lines say how. Called by `make release`.
+# site, lists of parts, notices, the versions that ran, and checksums; and tries the wheels and packages from there as a
+# user does, and the upload without a network. Nothing is published and no tag is set: the last lines say how. Called by
+# `make release`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^project(ferry VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
@@ -44,7 +45,7 @@ site() {
 }
 
 files() {
-  local checked=$1 python wheel wheels
+  local checked=$1 python tried wheel wheels
   shift
   SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
   export SOURCE_DATE_EPOCH
@@ -57,7 +58,9 @@ files() {
   cp build/wheels/*.whl build/wheels/*.tar.gz build/deb/*.deb "$out"
   for wheel in "$out"/*.whl; do .venv/bin/python scripts/notices.py extract "$wheel"; done
   .venv/bin/python -m twine check --strict "$out"/*.whl "$out/ferry_ep-$version.tar.gz"
-  FERRY_WHEELS=$out FERRY_PYTHONS="${pythons[*]}" scripts/check_install.sh wheels
+  tried=files
+  [ -n "$checked" ] || tried=wheels # a trial needs no bare system
+  FERRY_FILES=$out FERRY_PYTHONS="${pythons[*]}" scripts/check_install.sh $tried
   scripts/versions.py print >"$out/versions.md"
   (cd "$out" && sha256sum -- * >SHA256SUMS)
   ls -sh "$out"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # test.sh [--go-on] [--known] <step...>: the named checks of ferry, of: format tidy release python release+python asan
 # asan+python-long tsan transformers transformers-example jax torch long aarch64 clang-tidy fuzz wheel types docs
-# journey bare. All run even if one fails. Also install=<groups>; venv: install python, beside the steps up to python;
-# and begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last line
-# "N passed, N failed"; with --go-on, of the steps that ran before as well. With --known a step that passed on this
-# commit in an earlier run counts as it did there, and is not run again. Called by the Makefile.
+# journey source bare. All run even if one fails. Also install=<groups>; venv: install python, beside the steps up to
+# python; and begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last
+# line "N passed, N failed"; with --go-on, of the steps that ran before as well. With --known a step that passed on
+# this commit in an earlier run counts as it did there, and is not run again. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
@@ -249,7 +249,8 @@ for step in "$@"; do
     wheel) check "wheel" wheel ;;
     types) check "types" .venv/bin/python tests/types/check.py ;;
     docs) check "the site" .venv/bin/python scripts/site.py ;;
-    bare) check "first steps of a user" scripts/check_install.sh ;;
+    bare) check "first steps with wheels and packages" scripts/check_install.sh files ;;
+    source) check "first steps from source" scripts/check_install.sh source ;;
     install=*)
       IFS=, read -ra groups <<<"${step#*=}"
       check "install ${groups[*]}" scripts/install.sh "${groups[@]}" || break
