@@ -1,4 +1,6 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
+# ccache takes no path of this tree into account, so one build folder, or clone, has what another has compiled.
+export CCACHE_BASEDIR ?= $(CURDIR)
 .PHONY: build run test check matrix long wheel deb docs bench gallery release format tidy sanitize check-megatron check-vllm
 
 build:
