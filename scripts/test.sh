@@ -112,7 +112,7 @@ prepare_python() {
 note_versions() { .venv/bin/python scripts/versions.py record "$@"; }
 
 # run_pytest <what> [pytest options]: one test at a time for each processor, as tests often wait. What fails runs again
-# by itself.
+# by itself. Fails if one failed again.
 run_pytest() {
   local report=$PWD/build/pytest.txt begin=$SECONDS run fail again what=$1
   shift
@@ -128,6 +128,7 @@ run_pytest() {
   note $((SECONDS - begin)) "$run" "$fail" "tests of $what"
   note_versions "tests/python, $what" "$run" "$fail" torch numpy ml_dtypes mpi4py libucx-cu12
   failures_of "$report" | sed 's/^/FAILED: python: /' >>"$steps_file"
+  [ "$fail" = 0 ]
 }
 
 # begin_pytest <as run_pytest>: runs it beside tests of C++, as ranks often wait. end_pytest awaits and shows it.
@@ -213,10 +214,10 @@ for step in "$@"; do
       end_pytest
       run_tests release -L alone
       ;;
-    transformers) # what the step python skips without transformers
+    transformers) # what the step python skips without transformers; the example is of the next step
       check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
-        check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers &&
-        note_versions "tests/python -k transformers" 1 0 transformers torch accelerate
+        run_pytest transformers tests/python/test_transformers*.py &&
+        note_versions "tests of transformers" 1 0 transformers accelerate
       ;;
     transformers-example) # with the wheel of an earlier step
       check "install transformers" scripts/install.sh transformers &&
