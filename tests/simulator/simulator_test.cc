@@ -18,7 +18,7 @@ namespace {
 
 [[maybe_unused]] const bool kOneProcessor = (use_one_processor(), true);
 
-// A hundred thousand are in `make check` (simulate.cc).
+// Twenty thousand are in `make check` (simulate.cc).
 constexpr std::uint64_t kSeeds = kSanitized ? 60 : 600;
 
 void expect_right(const Outcome& outcome, const std::string& context) {
