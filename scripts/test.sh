@@ -203,7 +203,7 @@ for step in "$@"; do
       ;;
     release) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests release ;;
     long)
-      check "build release and bench" build release -DFERRY_BUILD_BENCH=ON &&
+      check "build release and bench" build release -DFERRY_BUILD_BENCH=ON -DFERRY_TEST_TIMEOUT=1500 &&
         FERRY_STRESS=1 run_tests release -C long -L long
       ;;
     python) prepare_python && run_pytest python -m "not long" ;;
