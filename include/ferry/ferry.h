@@ -112,9 +112,10 @@ FERRY_EXPORT ferry_code ferry_group_fence(ferry_group* group, int32_t rank);
 // They join with `newcomer` in their options, and wait there until this call. Begins the next view,
 // which has them; where it ends with an error, this view goes on on all ranks, and the call may be
 // repeated. FERRY_PEER_REJECTED: no process came for a rank in time (`deadline_ns` 0: the deadline
-// of the group), or it died. FERRY_PEER_LOST: a member died, and the view is over. Exchanges that
-// all members have go on: the newcomers join them (ferry_exchange_join). Only for processes of one
-// host.
+// of the group), or it died. FERRY_PEER_LOST: a member died, and the view is over. Between nodes, a
+// newcomer that dies when all are ready may be missing in the next view, which begins all the same:
+// FERRY_PEER_REJECTED. Exchanges that all members have go on: the newcomers join them
+// (ferry_exchange_join). Only for processes.
 FERRY_EXPORT ferry_code ferry_group_admit(ferry_group* group, const int32_t* ranks,
                                           int32_t num_ranks, int64_t deadline_ns);
 

@@ -43,11 +43,12 @@ struct GroupOptions {
   // FERRY_TOPOLOGY, else the hosts that are found. Ranks of different hosts in it use the network
   // even if they could share memory.
   std::string topology = {};
-  // This process takes the place of a rank that a running group of processes of one host has lost.
-  // The call that joins waits, at the address of that group, until its members call
-  // Group::admit(). It needs the same version, build, user and FERRY_SECRET as they have. Also
-  // set, for from_environment(), by FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a
-  // rank that it starts again. Such a group begins in a view whose number is above 1.
+  // This process takes the place of a rank that a running group of processes has lost. The call
+  // that joins waits, at the address of that group, until its members call Group::admit(). Between
+  // hosts this is the port of the group, on the first host that has ranks. It needs the same
+  // version, build, user and FERRY_SECRET as they have. Also set, for from_environment(), by
+  // FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a rank that it starts again. Such a
+  // group begins in a view whose number is above 1.
   bool newcomer = false;
 };
 
@@ -144,8 +145,9 @@ class FERRY_EXPORT Group {
   // the next view, which has them. All or nothing: where it ends with an error, this view goes on
   // on all ranks, and the call may be repeated. kPeerRejected: no process came for a rank in time
   // (0: the deadline of the group), or it died. kPeerLost: a member died, and the view is over.
-  // Operations in flight end. Exchanges that all members have go on: the newcomers join them
-  // (Exchange::join). Only for processes of one host.
+  // Between nodes, a newcomer that dies when all are ready may be missing in the next view, which
+  // begins all the same: kPeerRejected. Operations in flight end. Exchanges that all members have
+  // go on: the newcomers join them (Exchange::join). Only for processes.
   [[nodiscard]] Status admit(std::span<const int> ranks = {},
                              std::chrono::nanoseconds deadline = {}) noexcept;
 

@@ -243,7 +243,7 @@ void bind_views(nb::class_<PyGroup>& type) {
            "it. If it raises, this view goes on on all ranks: ferry.PeerRejected if no process "
            "came for a rank in time (deadline in seconds, None: that of the group) or it died; "
            "ferry.PeerLost if a member died. Exchanges that all members have go on: the new "
-           "processes join them (join_exchange). Only for processes of one host.")
+           "processes join them (join_exchange). Only for processes.")
       .def(
           "fence",
           [](const PyGroup& self, int rank) {

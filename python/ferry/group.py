@@ -56,9 +56,10 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
         (docs/hosts.md).
 
     slot, with address and size and in place of rank: this process takes the place of rank `slot`, which a running
-        group of processes of one host has lost. The address is group.address of that group. The call waits until the
-        members of that group call admit(), and returns the Group in the view that begins (docs/placement.md). Without
-        an argument FERRY_NEWCOMER=1 has the same meaning, which `ferry launch --restart` sets.
+        group of processes has lost. The address is group.address of that group; where rank 0's host has no rank left,
+        its port on the first host that has ranks (docs/placement.md). The call waits until the members of that group
+        call admit(), and returns the Group in the view that begins. Without an argument FERRY_NEWCOMER=1 has the same
+        meaning, which `ferry launch --restart` sets.
 
     process_group, comm and all_gather are used in this call only, for bytes of fixed lengths. FERRY_SECRET protects the
     group from a process that can read or change these bytes (docs/hosts.md, Security). name distinguishes groups that

@@ -212,10 +212,7 @@ void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
   const auto head = reader.get<MessageHead>();
   if (!reader.ok()) return;
   if (!kept && !survival_.messages().is_for_now(*this, from, head, message)) return;
-  if (const auto held = nodes_.held.find(head.channel); held != nodes_.held.end()) {
-    held->second.push_back({view().number, from, {message.begin(), message.end()}});
-    return;
-  }
+  if (survival_.messages().holds(head.channel, from, message)) return;
   if (head.channel != 0) {
     const auto channel = nodes_.channels.find(head.channel);
     if (channel != nodes_.channels.end()) channel->second->read({from, head, reader.rest()});

@@ -29,6 +29,7 @@ void GroupState::close_channel(std::uint32_t number) noexcept {
   nodes_.channels.erase(number);
 }
 
+// Keeps a channel without an owner while other ranks may still send through this rank.
 void GroupState::keep_open(std::uint32_t number, std::shared_ptr<void> owner) {
   const auto held = lock();
   FERRY_CHECK(nodes_.channels.contains(number), ==, true);
@@ -40,20 +41,11 @@ void GroupState::begin_channels_at(std::uint64_t first) noexcept {
   nodes_.last_channel = static_cast<std::uint32_t>(first) - 1;
 }
 
-void GroupState::hold_channels(const std::vector<Offer>& offers) {
-  const auto held = lock();
-  nodes_.held.clear();
-  for (const Offer& offer : offers) {
-    for (std::uint32_t i = 0; messages_ && i < BetweenNodes::kChannelsOfObject; ++i)
-      nodes_.held[static_cast<std::uint32_t>(offer.number) + i];
-  }
-}
-
+// Reads the messages that came before.
 void GroupState::release_channel(std::uint32_t number) {
   const auto held = lock();
-  auto messages = nodes_.held.extract(number);
-  if (messages.empty()) return;
-  for (const ViewMessages::Kept& kept : messages.mapped()) read(kept.from, kept.message, true);
+  for (const auto& [view, from, message] : survival_.messages().take_held(number))
+    read(from, message, /*kept=*/true);
 }
 
 }  // namespace ferry::internal

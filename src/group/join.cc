@@ -120,11 +120,14 @@ TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string
   return endpoint;
 }
 
-// The endpoint of ranks that meet at "tcp://host:port".
+// The endpoint of ranks that meet at "tcp://host:port". A host may have several names, and
+// newcomers may find the group on another host. So where the address is the job, its port is.
 TcpEndpoint endpoint_of(const JoinAddress& at, const GroupOptions& options) {
-  TcpEndpoint endpoint{.address = parse_tcp(at.address),
+  const TcpAddress address = parse_tcp(at.address);
+  const std::string job = at.job == at.address ? fmt::format("port {}", address.port) : at.job;
+  TcpEndpoint endpoint{.address = address,
                        .secret = environment_or_empty("FERRY_SECRET"),
-                       .group = named(at.job, options),
+                       .group = named(job, options),
                        .interfaces = environment_or_empty("FERRY_SOCKET_IFNAME"),
                        .listener = nullptr};
   if (endpoint.secret.empty()) {

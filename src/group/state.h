@@ -113,8 +113,6 @@ struct BetweenNodes {
   std::vector<int> to_acknowledge;  // ranks whose abort word was read since the last progress
   std::vector<bool> listens;        // [ranks] waits for messages of this rank
   std::map<std::uint32_t, Channel*> channels;
-  // On a newcomer: messages of channels that it opens when it joins their objects.
-  std::map<std::uint32_t, std::vector<ViewMessages::Kept>> held;
   static constexpr std::uint32_t kChannelsOfObject = 2;  // the most of one exchange or Collectives
   std::uint32_t num_objects = 0;                         // with channels, so far
   std::uint32_t last_channel = 0;
@@ -157,8 +155,7 @@ class GroupState {
     return Deadline::after(limit.count() > 0 ? limit : options_.deadline, &options_.interrupted);
   }
 
-  // True when the ranks of this machine, each with so many threads, are more than the processors
-  // that they may run on, taken together. A machine may be several nodes (GroupOptions::topology).
+  // Whether the ranks of this machine, each with so many threads, exceed its allowed processors.
   bool crowded(int workers) const noexcept { return num_neighbours_ * workers > num_cpus_; }
   const Topology& topology() const noexcept { return topology_; }
   bool one_node() const noexcept { return topology_.num_nodes() == 1; }
@@ -192,25 +189,21 @@ class GroupState {
   void reach(const ForwardingTable& forwarding, bool together);
   // Call on all ranks before one opens channels of an object, so that their numbers are equal.
   void begin_channels() noexcept;
-  // On a newcomer that joins an object: its first channel has this number.
+  // On a newcomer that joins an object, before and after it opens its channels.
   void begin_channels_at(std::uint64_t first) noexcept;
-  // Messages of the channels of these objects are kept until release_channel().
-  void hold_channels(const std::vector<Offer>& offers);
   void release_channel(std::uint32_t number);
   std::uint32_t open_channel(Channel* channel);  // messages for a closed channel are dropped
   void close_channel(std::uint32_t number) noexcept;
-  // Keeps a channel without an owner while other ranks may still send through this rank.
   void keep_open(std::uint32_t number, std::shared_ptr<void> owner);
-  // True when a rank has left, gave up, died or cannot be reached any more. `sends_here`: it sends
-  // to this rank, whose last messages may come after other ranks have said that it departed.
+  // True when a rank has ended or cannot be reached any more. `sends_here`: it sends to this rank,
+  // whose last messages may come after other ranks have said that it departed.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
   // Waits until messages to `mates` are sent. Call before a return to the caller, who may compute.
   Status await_sent(Await await, const std::vector<bool>& mates);
 
   bool aborted() const noexcept { return reporter() >= 0; }  // some rank has given up on the group
-  // The status of calls on a group that is closed or that some rank has given up on; ok while it is
-  // usable. The first call has the code, phase and culprit of another rank's report.
+  // Ok while the group is usable. The first call has the code, phase and culprit of the report.
   Status verdict() noexcept;
   bool usable() const noexcept;
   Status death_here() const noexcept;  // kPeerLost if a rank of this node died unreported; else ok

@@ -350,7 +350,7 @@ void NextView::begin(GroupState& group, View view, std::vector<Offer> offers) no
   flags.begin_view(view.number);
   group.log(LogLevel::kInfo,
             fmt::format("view {}: ranks {}", view.number, fmt::join(view.members, ", ")));
-  group.hold_channels(offers);
+  if (group.messages_) group.survival_.messages().hold(group, offers);
   group.survival_.begin(std::move(view));
   group.survival_.set_open_offers(std::move(offers));
   group.ring();

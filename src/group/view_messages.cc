@@ -85,6 +85,27 @@ void ViewMessages::put_back(std::vector<Kept> later) {
   }
 }
 
+void ViewMessages::hold(GroupState& group, const std::vector<Offer>& offers) {
+  const auto held = group.lock();
+  held_.clear();
+  for (const Offer& offer : offers) {
+    for (std::uint32_t i = 0; i < BetweenNodes::kChannelsOfObject; ++i)
+      held_[static_cast<std::uint32_t>(offer.number) + i];
+  }
+}
+
+bool ViewMessages::holds(std::uint32_t channel, int from, std::span<const std::byte> message) {
+  const auto held = held_.find(channel);
+  if (held == held_.end()) return false;
+  held->second.push_back({reading_, from, {message.begin(), message.end()}});
+  return true;
+}
+
+std::vector<ViewMessages::Kept> ViewMessages::take_held(std::uint32_t channel) {
+  auto held = held_.extract(channel);
+  return held.empty() ? std::vector<Kept>() : std::move(held.mapped());
+}
+
 void ViewMessages::send_view(GroupState& group, const std::vector<int>& peers) const {
   if (!begun_ || reading_ == 1) return;
   for (const int peer : peers) group.send(peer, GroupMessage::kBeginsView, reading_);

@@ -19,6 +19,7 @@ namespace ferry::internal {
 
 class GroupState;
 struct MessageHead;
+struct Offer;
 
 class ViewMessages {
  public:
@@ -59,7 +60,15 @@ class ViewMessages {
   static std::string pass_on_meeting(GroupState& group, const std::string& mine,
                                      const Deadline& by);
 
+  // On a newcomer: whether the channel is one that it opens when it joins an object. The message is
+  // then kept.
+  bool holds(std::uint32_t channel, int from, std::span<const std::byte> message);
+  // The messages of such a channel, which is open now.
+  std::vector<Kept> take_held(std::uint32_t channel);
+
   // These take the lock.
+  // The objects of the offers are those that this rank may join in the view that begins.
+  void hold(GroupState& group, const std::vector<Offer>& offers);
   // This rank comes to the next view: from now on it stores nothing for the last one, and reads no
   // memory for it.
   void end(GroupState& group, std::uint64_t next) noexcept;
@@ -77,6 +86,7 @@ class ViewMessages {
   bool begun_ = true;                 // false: they are kept until the view begins
   std::vector<std::uint64_t> sends_;  // [ranks] the view of the messages that now come from it
   std::vector<Kept> kept_;            // in order of arrival
+  std::map<std::uint32_t, std::vector<Kept>> held_;  // by channel
   // At most one of a rank and a kind, also of a view to which this rank has not come yet.
   std::vector<Kept> agreement_;
   std::map<std::uint64_t, std::vector<std::byte>>

@@ -3,7 +3,9 @@
 //   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
 // With FERRY_TEST_SURVIVE it plays until an error, calls survive(), plays ROUNDS rounds of the
 // ranks of view 2 with that exchange and with another one, made in that view, then all collectives,
-// and prints the ranks, as bits. FERRY_TEST_LATER_PORTS: UCX_TCP_PORT_RANGE in those views. With a
+// and prints the ranks, as bits. With FERRY_TEST_ADMIT the ranks of view 2 admit others in place of
+// the lost ones. These, with FERRY_NEWCOMER, join the first exchange, which all of them play.
+// FERRY_TEST_LATER_PORTS: UCX_TCP_PORT_RANGE in those views. With a
 // place to stop at it prints "stopped" there and goes on with the next line of its input. SIGINT
 // interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
 // MESSAGE". With FERRY_TEST_CHILD it forks a child that outlives the rank, and lives as long as its
@@ -106,6 +108,18 @@ Status play_later_view(Group& group, Seat& first, const Plan& plan) {
   return group.barrier();
 }
 
+// In a view of all ranks: with the first exchange, with another one and with collectives.
+Status play_with_all(Group& group, Seat& first, const Plan& plan) {
+  for (int i = 0; i < plan.rounds; ++i)
+    if (Status status = play_view(group, first); !status.ok()) return status;
+  const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 43);
+  Seat second(group, scenario);
+  if (Status status = play_view(group, second); !status.ok()) return status;
+  Collectives collectives(group);
+  if (Status status = collectives.barrier(); !status.ok()) return status;
+  return group.barrier();
+}
+
 // Ranks that are killed together may be lost in two views.
 Status play_views(Group& group, const Plan& plan) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
@@ -124,6 +138,19 @@ Status play_views(Group& group, const Plan& plan) {
                 error.culprit()};
     }
   }
+  if (status.ok() && std::getenv("FERRY_TEST_ADMIT") != nullptr) {
+    if (Status admitted = group.admit(); !admitted.ok()) return admitted;
+    status = play_with_all(group, seat, plan);
+  }
+  if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
+  return status;
+}
+
+// With the exchange that the newcomer joins, and another one of all ranks.
+Status play_as_newcomer(Group& group, const Plan& plan) {
+  const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
+  Seat seat(group, scenario, Exchange::join(group, scenario.config));
+  Status status = play_with_all(group, seat, plan);
   if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
   return status;
 }
@@ -135,6 +162,7 @@ Status play(const Plan& plan) {
   std::signal(SIGINT, [](int) { signalled = 1; });
   const Scenario scenario = scenario_of(plan);
   Group group = Group::from_environment(options);
+  if (std::getenv("FERRY_NEWCOMER") != nullptr) return play_as_newcomer(group, plan);
   if (std::getenv("FERRY_TEST_SURVIVE") != nullptr) return play_views(group, plan);
   Seat seat(group, scenario);
   fork_child();

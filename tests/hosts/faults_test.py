@@ -301,6 +301,36 @@ class Survival(Faults):
         Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}
         self.expect_go_on(0, hosts=3)
 
+    def come_back(self, *victims, on, at="a"):
+        """On three hosts, a of rank 0, b of rank 1 and c of the others: processes on host `on` take the places of the
+        ranks that are killed, at host `at`."""
+        Rank.host_of = "abcc"
+        Rank.more = {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_ADMIT": 1, "FERRY_TEST_NODES": 3}
+        self.start_rounds(4, deadline_s=LONG_S)
+        for victim in victims:
+            self.ranks[victim].kill()
+        for victim in victims:
+            self.ranks.pop(victim).process.wait()
+        Rank.host_of = "".join(on if rank in victims else host for rank, host in enumerate("abcc"))
+        Rank.more = {"FERRY_NEWCOMER": 1, "FERRY_TEST_NODES": 3, "FERRY_ADDR": f"tcp://{at}:4711"}
+        for victim in victims:
+            self.add(victim, LONG_S, FEW, 20)
+        said = self.all_said()
+        self.expect_nothing_left()
+        return said
+
+    def test_lost_ranks_come_back(self):
+        for victims, on, at in [([3], "c", "a"), ([1], "d", "a"), ([2, 3], "d", "a"), ([0], "a", "b"), ([0], "d", "b")]:
+            with self.subTest(victims=victims, on=on):
+                for rank, said in self.come_back(*victims, on=on, at=at).items():
+                    self.assertIn("view 15\nend ok", said, rank)
+
+    def test_a_process_cannot_share_the_memory_of_another_host(self):
+        for rank, said in self.come_back(3, on="d").items():
+            words = r"end timeout" if rank == 3 else r"end (invalid_argument|peer_rejected)"
+            self.assertRegex(said, words, rank)
+            self.assertRegex(said, "different hosts" if rank != 3 else "", rank)
+
     def test_the_host_of_rank_0_disappears(self):
         """No error tells it: the others find that it is silent. Its rank finds that it is alone."""
         Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}
