@@ -66,7 +66,8 @@ void NodesAgreement::show_links(GroupState& group, std::uint64_t next) noexcept 
 // What the living ranks of this node show.
 std::vector<int> NodesAgreement::unlinked() const {
   std::vector<int> ranks;
-  for (const int rank : nodes_[mine_].ranks) {
+  for (const int rank : group_.view().members) {
+    if (!group_.here(rank)) continue;
     const std::uint64_t word = group_.flags_->slot(rank).unlinked.load(std::memory_order_relaxed);
     const bool ended = group_.flags_->has_left(rank) || !group_.rendezvous_->alive(rank);
     const std::uint64_t shown = word & AbortWord::kMask;

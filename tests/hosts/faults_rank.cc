@@ -23,6 +23,7 @@
 
 #include "exchange/view_collectives.h"
 #include "exchange/view_rounds.h"
+#include "ferry/collectives.h"
 
 namespace ferry::test {
 namespace {

@@ -52,7 +52,9 @@ def newcomer(rank, address, folder, ended):
     ended.put(rank)
 
 
-def test_a_new_process_joins_a_layer(tmp_path):
+@pytest.mark.parametrize("topology", ["", "host:2,rank:2"])
+def test_a_new_process_joins_a_layer(tmp_path, monkeypatch, topology):
+    monkeypatch.setenv("FERRY_TOPOLOGY", topology)
     context = multiprocessing.get_context("spawn")
     ended, address = context.Queue(), f"moe-admit-{os.getpid()}"
 
