@@ -148,7 +148,7 @@ FAULTS = [
     ("agreement: messages about another view are read",
      [(AGREE, "    if (view != next_) continue;", "    if (!FAULT && view != next_) continue;")]),
     ("agreement: what ranks of other nodes prepared is not learned",
-     [(AGREE, "  group_.survival().store_prepared(", "  if (!FAULT) group_.survival().store_prepared(")]),
+     [(AGREE, "  group.survival().store_prepared(", "  if (!FAULT) group.survival().store_prepared(")]),
     ("agreement: a rank that asks for a view which has begun gets no answer",
      [(VIEWS, "    if (decided == decided_.end())", "    if (FAULT || decided == decided_.end())")]),
     ("agreement: messages of an earlier view are read",
