@@ -79,8 +79,11 @@ void Coordinator::take_from(std::size_t place) {
   if (!frame && (came || !member.connection->closed())) return;
   if (!frame) fail(lost(*member.connection, rank, member.who, ranks_[0], "the group"));
   if (frame->kind == FrameKind::kFailure) {
-    const std::vector<int> absent =
+    std::vector<int> absent =
         ranks_where([&](std::size_t at) { return at > 0 && !gathering_.came[at]; });
+    // All others have come. If this rank has, too, the member takes the reply of this gather.
+    if (absent.empty() && gathering_.came[0] && frame->call == gathering_.call) return;
+    if (absent.empty()) absent = {ranks_[0]};
     fail(given_up(failure_in(frame->payload), rank, absent, rank_list(absent) + " had not come"));
   }
   if (came || frame->kind != FrameKind::kGather || frame->call != gathering_.call) {
