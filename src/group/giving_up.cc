@@ -204,7 +204,7 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) {
     text += fmt::format("; deadline {:.3g} s",
                         std::chrono::duration<double>(await.time->limit()).count());
   }
-  return break_group(code, culprit, text + "; " + view_is_over());
+  return break_group(code, culprit, text + "; " + view_is_over(code, culprit));
 }
 
 // Returns text such as ", which came to call 2", for the first few missing ranks.
@@ -222,13 +222,15 @@ std::string GroupState::name_of(int rank) const {
   return pid > 0 ? fmt::format("rank {} (pid {})", rank, pid) : fmt::format("rank {}", rank);
 }
 
-// "the group is broken: view 1 is over, lost rank 2".
-std::string GroupState::view_is_over() const {
+// "the group is broken: view 1 is over, lost rank 2". Another rank may have seen that the culprit
+// is lost before this rank does.
+std::string GroupState::view_is_over(Code code, int culprit) const {
   std::vector<int> lost;
   for (const int rank : survival_.view().members) {
     const bool cut = nodes_.lost[rank].load(std::memory_order_acquire);  // partner: lost()
     const bool left = departed(rank) || flags_->has_left(rank);
-    if (left || cut || !rendezvous_->alive(rank)) lost.push_back(rank);
+    const bool told = code == Code::kPeerLost && rank == culprit;
+    if (left || cut || told || !rendezvous_->alive(rank)) lost.push_back(rank);
   }
   std::string text = fmt::format("the group is broken: view {} is over", survival_.view().number);
   if (lost.empty()) return text;

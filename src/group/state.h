@@ -257,7 +257,7 @@ class GroupState {
   friend class ViewMessages;
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
              GroupOrigin origin);  // without flags
-  std::string view_is_over() const;
+  std::string view_is_over(Code code, int culprit) const;
   int reporter() const noexcept;  // the lowest rank that gave up, whose report is used; -1: none
   bool departed(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit);

@@ -228,7 +228,8 @@ void ViewChange::end(const Status& otherwise) noexcept {
   Status why = find_absence(group_, find_loss(group_));
   if (why.code() != Code::kPeerLost) why = otherwise;
   static_cast<void>(
-      group_.break_group(why.code(), why.culprit(), why.message() + "; " + group_.view_is_over()));
+      group_.break_group(why.code(), why.culprit(),
+                         why.message() + "; " + group_.view_is_over(why.code(), why.culprit())));
 }
 
 Status ViewChange::come() noexcept {
@@ -338,6 +339,9 @@ void NextView::begin(GroupState& group, View view, std::vector<Offer> offers) no
     objects = std::max(objects, slot.objects[view.number % 2].load(std::memory_order_relaxed));
   }
   group.nodes_.num_objects = static_cast<std::uint32_t>(objects);
+  // Also the flags of ranks of other nodes: read_barrier() knows what comes late of the last view.
+  for (const int rank : view.members)
+    if (!group.here(rank)) raise_to(flags.slot(rank).barrier, barriers);
   raise(flags.slot(group.rank_).barrier, barriers);
   group.node_ranks_.clear();
   std::ranges::copy_if(view.members, std::back_inserter(group.node_ranks_),

@@ -124,10 +124,11 @@ Status GroupState::await_end(Await await, int rank) {
   static_cast<void>(wait(await));
   if (Status said = verdict(); !said.ok()) return said;
   if (!departed(rank) && !gone(await, rank)) return {};
-  return break_group(Code::kPeerLost, rank,
-                     fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; {}",
-                                 await.operation, await.number, await.phase, rank, name_of(rank),
-                                 state_of(rank, Code::kPeerLost), view_is_over()));
+  return break_group(
+      Code::kPeerLost, rank,
+      fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; {}", await.operation,
+                  await.number, await.phase, rank, name_of(rank), state_of(rank, Code::kPeerLost),
+                  view_is_over(Code::kPeerLost, rank)));
 }
 
 }  // namespace ferry::internal
