@@ -212,6 +212,10 @@ void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
   const auto head = reader.get<MessageHead>();
   if (!reader.ok()) return;
   if (!kept && !survival_.messages().is_for_now(*this, from, head, message)) return;
+  // The ranks of this node that go on without this one read messages of the next view.
+  const bool outside = verdict_.closed.load(std::memory_order_acquire) &&  // partner: leave()
+                       NextView::has_come(*this, view().number + 1);
+  if (outside && (head.channel != 0 || head.kind == GroupMessage::kBarrier)) return;
   if (survival_.messages().holds(head.channel, from, message)) return;
   if (head.channel != 0) {
     const auto channel = nodes_.channels.find(head.channel);
@@ -228,10 +232,12 @@ void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
   }
 }
 
+// A rank that left reads on for its node until the others have left it behind. What comes late must
+// not replace what they read in the next view.
 void GroupState::read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece) {
-  if (piece.size() > GroupSlot::kBytes) return;
+  if (piece.size() > GroupSlot::kBytes || number <= flags_->num_barriers(from)) return;
   if (!piece.empty()) std::memcpy(flags_->slot(from).piece(number), piece.data(), piece.size());
-  raise(flags_->slot(from).barrier, number);
+  raise_to(flags_->slot(from).barrier, number);
   ring();
 }
 

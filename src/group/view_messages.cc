@@ -116,15 +116,21 @@ std::vector<ViewMessages::Kept> ViewMessages::take_agreement() {
 }
 
 void ViewMessages::answer_late_ranks(GroupState& group) {
+  const bool left = group.verdict_.closed.load(std::memory_order_acquire);  // partner: leave()
   for (Kept& asked : take_agreement()) {
     const auto decided = decided_.find(asked.view);
-    if (decided == decided_.end()) {
+    const bool known = decided != decided_.end();
+    if (!known && !left) {
       if (asked.view >= reading_) agreement_.push_back(std::move(asked));
       continue;
     }
     if (!AgreementMessage::asks(asked.message)) continue;
     if (!group.nodes_.reached[asked.from]) group.connect({asked.from});
-    group.send(asked.from, GroupMessage::kAgreement, asked.view, decided->second);
+    if (known)
+      group.send(asked.from, GroupMessage::kAgreement, asked.view, decided->second);
+    else
+      group.send(asked.from, GroupMessage::kAbort, AbortWord::make(Code::kClosed, group.rank()),
+                 bytes_of(group.flags_->slot(group.rank()).report));
   }
 }
 

@@ -52,7 +52,8 @@ class ViewMessages {
   // Those of later views that were among them are kept, unless newer ones have come.
   void put_back(std::vector<Kept> later);
   // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided
-  // it may have died before it told all.
+  // it may have died before it told all. For a later view, a rank that has left says so again: the
+  // one that asks may have had no message of it before.
   void answer_late_ranks(GroupState& group);
 
   // Collective among the members of this view: the lowest one says where they meet. Returns what it

@@ -65,7 +65,8 @@ class FlagWatch {
       if (why != nullptr || !(cleared || may_replace(one, now)))
         wrong.push_back(one.name + " of rank " + std::to_string(one.rank) + " went from " +
                         std::to_string(one.last) + " to " + std::to_string(now) +
-                        (why == nullptr ? "" : why + std::to_string(process)));
+                        (why == nullptr ? "" : why + std::to_string(process)) +
+                        " at a step of process " + std::to_string(process));
       one.last = now;
       changed = true;
     }

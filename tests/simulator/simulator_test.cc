@@ -96,6 +96,15 @@ TEST(SimulatedViews, EverySeedEndsAsItMust) {
   EXPECT_GT(joins, 0) << "no rank that came back joined an exchange";
 }
 
+// A member reached its deadline when all had come, or all but the coordinator, and no rank was
+// named.
+TEST(SimulatedViews, SeedsThatWereWrongOnceEndAsTheyMust) {
+  for (const std::uint64_t seed : {28437, 51844}) {
+    for (const std::string& wrong : run_views(draw_views(seed)).wrong)
+      ADD_FAILURE() << "seed " << seed << ": " << wrong;
+  }
+}
+
 TEST(SimulatedViews, TheSameSeedIsTheSameRun) {
   for (std::uint64_t seed = 0; seed < kSeeds / 12; ++seed) {
     const ViewsCase drawn = draw_views(seed);
@@ -126,14 +135,16 @@ TEST(SimulatedAgreement, EverySeedEndsAsItMust) {
 // Each was wrong once. A rank that joined waited twice for a word after its deadline (9873). With a
 // link that is lost between two ranks of nodes that others join, views ended as soon as they began
 // (103), or the agreement waited for a rank that does not speak for its node (191, 263). Nodes that
-// could go on were left out (1397). A rank waited for one that had given up a later view (4016).
+// could go on were left out (1397). A rank waited for one that had given up a later view (4016), or
+// had left (39137). A rank that had left wrote late messages over those of the next view (31828).
 TEST(SimulatedAgreement, SeedsThatWereWrongOnceEndAsTheyMust) {
   const auto expect = [](const AgreementCase& drawn) {
     for (const std::string& wrong : run_agreement(drawn).wrong)
       ADD_FAILURE() << "seed " << drawn.seed << ": " << wrong;
   };
   expect(draw_agreement(9873, /*more=*/false));
-  for (const std::uint64_t seed : {103, 191, 263, 1397, 4016}) expect(draw_agreement(seed));
+  for (const std::uint64_t seed : {103, 191, 263, 1397, 4016, 31828, 39137})
+    expect(draw_agreement(seed));
 }
 
 // One link of two nodes is lost while all ranks live: that of the speakers, of two other ranks, or
