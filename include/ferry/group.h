@@ -59,7 +59,7 @@ struct GroupOrigin {
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
   // Where a process can take the place of a lost rank: an address for Group::connect(), with the
   // same size and GroupOptions::name. Empty for threads, and for several hosts that met by an
-  // all-gather.
+  // all-gather without FERRY_SECRET.
   std::string address = {};
 };
 

@@ -330,7 +330,8 @@ void bind_group(nb::module_& module) {
       .def_prop_ro(
           "address", [](const PyGroup& self) { return self.get().origin().address; },
           "Where a process can take the place of a lost rank: ferry.init(address=, slot=, size=, "
-          "name=). Empty for threads, and for several hosts that met by an all-gather.")
+          "name=). Empty for threads, and for several hosts that met by an all-gather without "
+          "FERRY_SECRET.")
       .def_prop_ro(
           "topology", [](const PyGroup& self) { return self.get().topology().to_text(); },
           "Levels of the ranks, \"host:2,rank:4\": as given, else by the hosts of the ranks.")

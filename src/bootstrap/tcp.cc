@@ -235,26 +235,35 @@ std::string TcpAddress::text() const {
 
 bool is_tcp(const std::string& text) { return text.starts_with(kScheme); }
 
+namespace {
+
+// Empty: it is none. Without brackets, the port behind an IPv6 address would be ambiguous.
+std::string host_in(const std::string& name) {
+  if (name.find_first_of("/ ") != std::string::npos) return {};
+  if (name.size() >= 2 && name.front() == '[' && name.back() == ']')
+    return name.substr(1, name.size() - 2);
+  return name.find(':') == std::string::npos ? name : "";
+}
+
+}  // namespace
+
 TcpAddress parse_tcp(const std::string& text) {
   const std::string rest = is_tcp(text) ? text.substr(kScheme.size()) : "";
   const std::size_t colon = rest.rfind(':');
-  std::string host = rest.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string::npos) {
-    host.clear();  // without brackets, the port is ambiguous
-  }
+  std::vector<std::string> hosts;
+  std::istringstream names(rest.substr(0, colon) + ',');
+  for (std::string name; std::getline(names, name, ',');) hosts.push_back(host_in(name));
   const std::string digits = colon == std::string::npos ? "" : rest.substr(colon + 1);
   int port = 0;
   const char* end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, port);
   const bool number = error == std::errc() && stop == end && port >= 1 && port <= kMostPort;
-  if (number && !host.empty() && host.find_first_of("/, ") == std::string::npos)
-    return {{host}, port};
-  throw Error(Code::kInvalidArgument,
-              fmt::format("\"{}\" is not tcp://host:port, with a port from 1 to 65535 and IPv6 "
-                          "addresses in brackets",
-                          text));
+  if (number && std::ranges::count(hosts, "") == 0) return {hosts, port};
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("\"{}\" is not tcp://host:port or tcp://host,host:port, with a port from 1 "
+                  "to 65535 and IPv6 addresses in brackets",
+                  text));
 }
 
 Descriptor tcp_listen(const std::string& interfaces, int port) {

@@ -24,7 +24,8 @@ struct TcpAddress {
 // Whether the text begins with tcp://.
 bool is_tcp(const std::string& text);
 
-// Throws Error(kInvalidArgument) that names the text if it is not tcp://host:port.
+// Throws Error(kInvalidArgument) that names the text if it is not tcp://host:port. Several hosts
+// are separated by commas: rank 0 is at one of them.
 TcpAddress parse_tcp(const std::string& text);
 
 // Listens at the port, at all interfaces. If `interfaces` names some (comma-separated), it listens

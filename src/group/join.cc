@@ -100,8 +100,7 @@ CoordinatorAddress listen_for_others(const std::string& interfaces, bool has_sec
 }
 
 // `secret`: FERRY_SECRET. If it is set, a secret from the all-gather is not used.
-TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string& group,
-                        const std::string& secret) {
+TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string& secret) {
   const std::string where = text_of(coordinator.hosts);
   if (coordinator.port == 0) {
     throw Error(Code::kSystem,
@@ -113,18 +112,20 @@ TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string
   }
   TcpEndpoint endpoint;
   endpoint.secret = secret.empty() ? text_of(coordinator.secret) : secret;
-  endpoint.group = group;
   std::istringstream hosts(where);
   for (std::string host; std::getline(hosts, host, ',');) endpoint.address.hosts.push_back(host);
   endpoint.address.port = coordinator.port;
   return endpoint;
 }
 
-// The endpoint of ranks that meet at "tcp://host:port". A host may have several names, and
-// newcomers may find the group on another host. So where the address is the job, its port is.
+// The name of a job that is known by its address. A host may have several names, and newcomers may
+// find the group on another host.
+std::string job_at(int port) { return fmt::format("port {}", port); }
+
+// The endpoint of ranks that meet at "tcp://host:port".
 TcpEndpoint endpoint_of(const JoinAddress& at, const GroupOptions& options) {
   const TcpAddress address = parse_tcp(at.address);
-  const std::string job = at.job == at.address ? fmt::format("port {}", address.port) : at.job;
+  const std::string job = at.job == at.address ? job_at(address.port) : at.job;
   TcpEndpoint endpoint{.address = address,
                        .secret = environment_or_empty("FERRY_SECRET"),
                        .group = named(job, options),
@@ -209,10 +210,12 @@ std::pair<std::unique_ptr<Rendezvous>, std::string> join_by_all_gather(
   std::shared_ptr<Descriptor> listener;
   const CoordinatorAddress coordinator =
       rank == 0 ? listen_for_others(interfaces, !secret.empty(), listener) : CoordinatorAddress{};
-  TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], name, secret);
+  TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], secret);
+  endpoint.group = named(job_at(endpoint.address.port), options);
   endpoint.interfaces = interfaces;
   endpoint.listener = listener;
-  return {tcp_rendezvous(endpoint, rank, split, *by), ""};
+  return {tcp_rendezvous(endpoint, rank, split, *by),
+          secret.empty() ? "" : endpoint.address.text()};
 }
 
 }  // namespace ferry::internal

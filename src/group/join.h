@@ -42,7 +42,7 @@ std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const Joi
 // if there are several hosts, rank 0's addresses. The secret is FERRY_SECRET; if no rank has one,
 // rank 0 draws one and sends it in the all-gather. No other data of the all-gather is trusted.
 // `by`: the deadline of the join, which begins when all ranks are known. The second value is the
-// address of a group of one host, without the name in the options; empty between hosts.
+// address of the group, without the name in the options; empty between hosts without FERRY_SECRET.
 std::pair<std::unique_ptr<Rendezvous>, std::string> join_by_all_gather(int rank, int size,
                                                                        const AllGather& all_gather,
                                                                        const GroupOptions& options,

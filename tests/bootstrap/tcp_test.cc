@@ -267,9 +267,12 @@ TEST(TcpAddress, IsReadAndWritten) {
   EXPECT_THAT(address.hosts, ElementsAre("fe80::1"));
   EXPECT_EQ(address.port, 1);
   EXPECT_EQ(address.text(), "tcp://[fe80::1]:1");
-  for (const char* bad :
-       {"tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x",
-        "tcp://fe80::1:1", "tcp://a/b:1", "udp://a:1", "a:1", "tcp://a b:1", "tcp://[]:1"}) {
+  const TcpAddress several = parse_tcp("tcp://a,[fe80::1],10.0.0.1:29501");
+  EXPECT_THAT(several.hosts, ElementsAre("a", "fe80::1", "10.0.0.1"));
+  EXPECT_EQ(several.text(), "tcp://a,[fe80::1],10.0.0.1:29501");
+  for (const char* bad : {"tcp://", "tcp://a,:1", "tcp://,a:1", "tcp://a", "tcp://a:", "tcp://:1",
+                          "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://fe80::1:1",
+                          "tcp://a/b:1", "udp://a:1", "a:1", "tcp://a b:1", "tcp://[]:1"}) {
     EXPECT_THROW(parse_tcp(bad), Error) << bad;
   }
 }

@@ -320,7 +320,8 @@ class Survival(Faults):
         return said
 
     def test_lost_ranks_come_back(self):
-        for victims, on, at in [([3], "c", "a"), ([1], "d", "a"), ([2, 3], "d", "a"), ([0], "a", "b"), ([0], "d", "b")]:
+        for victims, on, at in [([3], "c", "a"), ([1], "d", "a"), ([2, 3], "d", "a"), ([0], "a", "b"),
+                                ([0], "d", "a,b")]:
             with self.subTest(victims=victims, on=on):
                 for rank, said in self.come_back(*victims, on=on, at=at).items():
                     self.assertIn("view 15\nend ok", said, rank)

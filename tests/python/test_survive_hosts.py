@@ -16,6 +16,7 @@ import torch.distributed as dist
 import ferry
 import ferry.torch_backend
 import test_moe_survive
+import test_torch_backend_admit
 import test_torch_backend_survive
 from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer
@@ -79,26 +80,61 @@ def backend(rank, path):
 FRONTS = {buffer: [2], layer: [0], layer_of_rank_3: [3], backend: [0, 3]}  # and the ranks that it loses
 
 
+def comes_back(rank, path):
+    """The ranks met by an all-gather. Rank 2 is killed, and another process of its host takes its place."""
+    test_torch_backend_admit.meet(rank, path)
+    test_torch_backend_survive.all_calls(rank, (0, 1, 2, 3))
+    test_torch_backend_survive.lose(rank, 2, 2, (0, 1, 3))
+    assert ferry.torch_backend.admit() == (3, (0, 1, 2, 3))
+    test_torch_backend_admit.go_on_with_all(rank)
+    dist.destroy_process_group()
+
+
+def takes_a_place(rank, path):
+    test_torch_backend_admit.meet(rank, path)
+    test_torch_backend_admit.go_on_with_all(rank)
+    dist.destroy_process_group()
+
+
+def start(bench, front, rank, path):
+    settings = {"FERRY_ADDR": "tcp://a:4711", "FERRY_RANK": str(rank), "FERRY_SIZE": str(SIZE),
+                "FERRY_SECRET": "a secret of this test", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, __file__, front.__name__, str(rank), str(path / "meet")]
+    return subprocess.Popen(bench.command(HOST_OF[rank], *words), env={**os.environ, **settings},
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def expect_well(said, lost):
+    for rank, text in enumerate(said):
+        if rank not in lost:
+            assert text.endswith("well\n"), f"rank {rank}: {text}"
+
+
 @pytest.mark.parametrize("front", FRONTS)
 def test_a_rank_is_killed(front, tmp_path):
     try:
         with hosts.Hosts(3) as bench:
-            ranks = []
-            for rank in range(SIZE):
-                settings = {"FERRY_ADDR": "tcp://a:4711", "FERRY_RANK": str(rank), "FERRY_SIZE": str(SIZE),
-                            "FERRY_SECRET": "a secret of this test", "OMP_NUM_THREADS": "1"}
-                words = [sys.executable, __file__, front.__name__, str(rank), str(tmp_path / "meet")]
-                ranks.append(subprocess.Popen(bench.command(HOST_OF[rank], *words), env={**os.environ, **settings},
-                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            ranks = [start(bench, front, rank, tmp_path) for rank in range(SIZE)]
             said = [rank.communicate(timeout=240)[0] for rank in ranks]
     except hosts.Unavailable as reason:
         pytest.skip(f"no hosts on this machine: {reason}")
-    for rank, text in enumerate(said):
-        if rank not in FRONTS[front]:
-            assert text.endswith("well\n"), f"rank {rank}: {text}"
+    expect_well(said, FRONTS[front])
+
+
+def test_a_killed_rank_comes_back(tmp_path):
+    try:
+        with hosts.Hosts(3) as bench:
+            ranks = [start(bench, comes_back, rank, tmp_path) for rank in range(SIZE)]
+            ranks[VICTIM].wait(timeout=240)
+            ranks.append(start(bench, takes_a_place, VICTIM, tmp_path))
+            said = [rank.communicate(timeout=240)[0] for rank in ranks]
+    except hosts.Unavailable as reason:
+        pytest.skip(f"no hosts on this machine: {reason}")
+    expect_well(said, [VICTIM])
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {front.__name__: front for front in FRONTS}[sys.argv[1]](int(sys.argv[2]), sys.argv[3])
+    programs = {program.__name__: program for program in (*FRONTS, comes_back, takes_a_place)}
+    programs[sys.argv[1]](int(sys.argv[2]), sys.argv[3])
     print("well")

@@ -138,7 +138,7 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   if (options.most_restarts < 0 || options.most_restarts > kMostRestarts)
     refuse(fmt::format("--restart {}: 0 to {}", options.most_restarts, kMostRestarts));
   if (options.most_restarts > 0 && !options.hosts.empty())
-    refuse("--restart is for ranks of one host: a group of several hosts admits nobody");
+    refuse("--restart is for ranks of one host, and --hosts names others");
   if (program.empty() || program[0].empty())
     refuse("no program: ferry launch -n 8 -- program arguments");
   if (options.port < 0 || options.port > 65535)

@@ -91,7 +91,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         shared_bytes, address = self._store.get(_WHERE).decode().split(" ", 1)
         if not address:
             raise InvalidArgument(f"rank {self.rank()} of group {self._group_id} was another process before, and a "
-                                  "group of several hosts admits nobody")
+                                  "group of several hosts without FERRY_SECRET admits nobody")
         return groups.init(address=address, slot=self.rank(), size=self._num_ranks, **settings), int(shared_bytes)
 
     def _begin_view(self, by: float | None) -> None:
