@@ -150,7 +150,7 @@ FAULTS = [
     ("agreement: what ranks of other nodes prepared is not learned",
      [(AGREE, "  group.survival().store_prepared(", "  if (!FAULT) group.survival().store_prepared(")]),
     ("agreement: a rank that asks for a view which has begun gets no answer",
-     [(VIEWS, "    if (decided == decided_.end())", "    if (FAULT || decided == decided_.end())")]),
+     [(VIEWS, "known = decided != decided_.end();", "known = !FAULT && decided != decided_.end();")]),
     ("agreement: messages of an earlier view are read",
      [(VIEWS, "  if (view == reading_ && begun_) return", "  if (FAULT || (view == reading_ && begun_)) return")]),
     ("agreement: messages of a later view are not kept",
