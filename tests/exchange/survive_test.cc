@@ -52,7 +52,7 @@ void PrintTo(const Death& death, std::ostream* stream) { *stream << death.name; 
     dispatch.args().tokens.pitch_bytes = scenario.config.hidden * 2;
     trap.arm();
   }
-  if (moment == Moment::kIdle) nap(30);
+  nap(moment == Moment::kIdle ? 30 : 5);
   if (moment == Moment::kIdle || moment == Moment::kBeforeCounts) strike_self(board, signal);
   Received received;
   static_cast<void>(seat.exchange().dispatch(dispatch.args(), received));
@@ -94,6 +94,7 @@ TEST_P(SurviveDeath, TheOthersGoOn) {
   ProcessRanks ranks(kRanks, {}, [&, victim = victim, moment = moment](Group group) {
     Seat seat(group, scenario);
     require_ok(play_view(group, seat), "all");
+    require_ok(group.barrier(), "all");  // so that no other is in that round when one dies
     if (seat.rank() == victim) die(group, seat, moment, scenario, *board);
     // Where the others need not wait for it, rank 2 is one operation behind them.
     if (seat.rank() == 2 && moment <= Moment::kBeforeCounts) nap(200);
