@@ -52,7 +52,7 @@ TEST_P(NodesNewcomer, TakesItsPlace) {
     const int rank = role % kOfNodes;
     Group group = Group::connect(address, rank, kOfNodes, options);
     if (!options.newcomer) {
-      require_ok(group.barrier());
+      static_cast<void>(group.barrier());  // all have joined; it may end with an error of a victim
       if (std::ranges::count(loss.victims, rank) > 0) raise(SIGKILL);
       while (group.barrier().ok()) {
       }
