@@ -42,22 +42,24 @@ std::vector<int> Admission::ranks() const {
   return all;
 }
 
-std::vector<int> Admission::ranks_of(int node) const {
+bool Admission::has_member(int rank) const { return std::ranges::binary_search(members, rank); }
+bool Admission::has_newcomer(int rank) const { return std::ranges::binary_search(newcomers, rank); }
+
+std::vector<int> Admission::node_ranks(int rank) const {
   std::vector<int> here = ranks();
-  std::erase_if(here, [&](int rank) { return nodes[rank] != node; });
+  std::erase_if(here, [&](int one) { return nodes[one] != nodes[rank]; });
   return here;
 }
 
-std::vector<int> Admission::led_ranks_of(int node) const {
-  std::vector<int> led = ranks_of(node);
-  const auto leader = std::ranges::find_if(
-      led, [&](int rank) { return std::ranges::binary_search(members, rank); });
+std::vector<int> Admission::led_node_ranks(int rank) const {
+  std::vector<int> led = node_ranks(rank);
+  const auto leader = std::ranges::find_if(led, [&](int one) { return has_member(one); });
   if (leader != led.end()) std::rotate(led.begin(), leader, leader + 1);
   return led;
 }
 
-bool Admission::has_member_of(int node) const {
-  return std::ranges::any_of(members, [&](int rank) { return nodes[rank] == node; });
+bool Admission::is_new_node(int rank) const {
+  return std::ranges::none_of(members, [&](int one) { return nodes[one] == nodes[rank]; });
 }
 
 std::string Admission::text() const {
@@ -78,9 +80,8 @@ Admission admission_in(const std::string& text, int rank, int size) {
   admission.nodes = ranks_in(nodes);
   if (admission.view > 1 && admission.num_offers >= 0 && is_ranks(admission.members, size) &&
       is_ranks(admission.newcomers, size) && is_ranks(admission.ranks(), size) &&
-      std::ssize(admission.nodes) == size &&
-      std::ranges::binary_search(admission.members, admission.coordinator) &&
-      std::ranges::binary_search(admission.newcomers, rank))
+      std::ssize(admission.nodes) == size && admission.has_member(admission.coordinator) &&
+      admission.has_newcomer(rank))
     return admission;
   throw Error(Code::kMismatch, fmt::format("rank {} of {} got \"{}\", which is not its admission",
                                            rank, size, text));

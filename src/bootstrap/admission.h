@@ -24,13 +24,17 @@ struct Admission {
   std::string name;            // under which all of them meet; it cannot be guessed
   std::string place;           // between hosts: where they meet (meeting_text)
 
+  bool has_member(int rank) const;
+  bool has_newcomer(int rank) const;
   // Ascending.
   std::vector<int> ranks() const;
-  // The ranks of that node.
-  std::vector<int> ranks_of(int node) const;
-  // The first one is a member, if there is one. It has the memory of the node, or makes it.
-  std::vector<int> led_ranks_of(int node) const;
-  bool has_member_of(int node) const;
+  // Those of the node of `rank`.
+  std::vector<int> node_ranks(int rank) const;
+  // The same with a member first, if there is one. The first one has the memory of the node, or
+  // makes it.
+  std::vector<int> led_node_ranks(int rank) const;
+  // Whether no member is of the node of `rank`.
+  bool is_new_node(int rank) const;
   std::string text() const;
 };
 

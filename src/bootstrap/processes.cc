@@ -218,10 +218,9 @@ class ProcessRendezvous final : public Rendezvous {
       host_ = meet_beside(*across_, name, roster, nodes(), deadline);
     }
     if (num_nodes(nodes()) == 1) return;
-    const int node = nodes()[rank];
-    roster.ranks = admission.led_ranks_of(node);
-    node_ = meet_beside(across_ ? *across_ : host_->collectives(),
-                        fmt::format("{} node {}", admission.name, node), roster, nodes(), deadline);
+    roster.ranks = admission.led_node_ranks(rank);
+    const std::string name = fmt::format("{} node {}", admission.name, nodes()[rank]);
+    node_ = meet_beside(across_ ? *across_ : host_->collectives(), name, roster, nodes(), deadline);
   }
 
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {

@@ -76,12 +76,12 @@ void NextView::pass_on(std::vector<Offer>& offers, const Admission& admission, R
   const std::vector<int>& ranks = meeting.ranks();
   const int rank = meeting.rank();
   const auto first = std::ranges::find(ranks, admission.coordinator) - ranks.begin();
-  const bool newcomer = std::ranges::binary_search(admission.newcomers, rank);
+  const bool newcomer = admission.has_newcomer(rank);
   for (int i = 0; i < admission.num_offers; ++i) {
     const std::string mine = rank == admission.coordinator ? text_of(offers[i]) : "";
     auto [offer, bytes] = offer_in(meeting.all_gather(mine, by)[first], ranks[first]);
     offer.segment = meeting.pass_on(newcomer ? nullptr : offers[i].segment, bytes, by);
-    offer.is_new = !admission.has_member_of(admission.nodes[rank]);
+    offer.is_new = admission.is_new_node(rank);
     if (newcomer) offers.push_back(std::move(offer));
   }
 }
@@ -149,10 +149,7 @@ void Admitting::run() {
   const std::chrono::nanoseconds limit = agree();
   try {
     invite(limit);
-    if (group_.one_node())
-      NextView::enter(group_, admission_, std::move(offers_), invited_.get(), by_);
-    else
-      NextView::enter_between_nodes(group_, admission_, std::move(offers_), invited_.get(), by_);
+    NextView::enter(group_, admission_, std::move(offers_), invited_.get(), by_);
   } catch (const Error& error) {
     throw of_view(error);
   }
@@ -309,30 +306,41 @@ Error Admitting::of_view(const Error& why) const {
 // place.
 void NextView::make_places(GroupState& group, const Admission& admission,
                            const std::vector<Offer>& offers) {
-  const int node = group.topology().node_of(group.rank_);
-  if (!admission.has_member_of(node) || group.rank_ != admission.led_ranks_of(node)[0]) return;
-  for (const int rank : admission.newcomers) {
-    group.flags_->make_place(rank, admission.view);
+  const int rank = group.rank_;
+  if (admission.is_new_node(rank) || rank != admission.led_node_ranks(rank)[0]) return;
+  for (const int newcomer : admission.newcomers) {
+    group.flags_->make_place(newcomer, admission.view);
     for (const Offer& offer : offers)
-      group.survival_.make_place(*offer.segment, rank, admission.view);
+      group.survival_.make_place(*offer.segment, newcomer, admission.view);
   }
+}
+
+std::unique_ptr<Rendezvous> NextView::meet(GroupState& group, const Admission& admission,
+                                           BootstrapCollectives* invited, const Deadline& by) {
+  std::unique_ptr<Rendezvous> meeting = group.rendezvous_->among(admission, invited, by);
+  meeting->pass_on(group.flags_->segment(), SharedFlags::bytes(group.size_), by);
+  return meeting;
+}
+
+void NextView::enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
+                     BootstrapCollectives* invited, const Deadline& by) {
+  const auto way = group.one_node() ? enter_on_one_node : enter_between_nodes;
+  way(group, admission, std::move(offers), invited, by);
 }
 
 // All ranks of an admission meet anew and make ready for the next view. Then one word in the memory
 // of the group decides for all of them whether it begins.
-void NextView::enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
-                     BootstrapCollectives* invited, const Deadline& by) {
-  const bool is_member = std::ranges::binary_search(admission.members, group.rank_);
+void NextView::enter_on_one_node(GroupState& group, const Admission& admission,
+                                 std::vector<Offer> offers, BootstrapCollectives* invited,
+                                 const Deadline& by) {
+  const bool is_member = admission.has_member(group.rank_);
   SharedFlags& flags = *group.flags_;
   const std::function<void()> look = [&group] { look_for_loss(group); };
   const Deadline looking = is_member ? by.looking(look) : by;
   std::unique_ptr<Rendezvous> meeting;
   std::optional<Error> failure;
   try {
-    if (is_member) {
-      meeting = group.rendezvous_->among(admission, invited, looking);
-      meeting->pass_on(flags.segment(), SharedFlags::bytes(group.size_), looking);
-    }
+    if (is_member) meeting = meet(group, admission, invited, looking);
     Rendezvous& all = is_member ? *meeting : *group.rendezvous_;
     group.meet_neighbours(all, looking);
     pass_on(offers, admission, all, looking);
@@ -373,14 +381,11 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
   std::shared_ptr<Segment> segment =
       group->rendezvous_->pass_on(nullptr, SharedFlags::bytes(size), by);
   group->flags_.emplace(std::move(segment), rank, size, admission.view - 1,
-                        admission.ranks_of(admission.nodes[rank]));
+                        admission.node_ranks(rank));
   group->survival_.meeting().group = admission.group;
   group->survival_.set_view({.number = admission.view - 1, .members = admission.members});
   try {
-    if (group->one_node())
-      enter(*group, admission, {}, nullptr, by);
-    else
-      enter_between_nodes(*group, admission, {}, nullptr, by);
+    enter(*group, admission, {}, nullptr, by);
   } catch (...) {
     group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
     throw;

@@ -21,10 +21,6 @@ constexpr int kNapForViewUs = 200;  // between two looks for the ranks of the vi
 constexpr std::size_t kJobDigits = 16;
 constexpr std::int64_t kAskNs = 5'000'000;  // between two questions for the ranks of the view
 
-bool is_newcomer(const Admission& admission, int rank) {
-  return std::ranges::binary_search(admission.newcomers, rank);
-}
-
 }  // namespace
 
 // Until all ranks have said that they are ready, a failure leaves the view as it is. Then each
@@ -33,14 +29,11 @@ bool is_newcomer(const Admission& admission, int rank) {
 void NextView::enter_between_nodes(GroupState& group, const Admission& admission,
                                    std::vector<Offer> offers, BootstrapCollectives* invited,
                                    const Deadline& by) {
-  const bool joins = is_newcomer(admission, group.rank_);
+  const bool joins = admission.has_newcomer(group.rank_);
   const std::function<void()> look = [&group] { look_for_loss(group); };
   const Deadline looking = joins ? by : by.looking(look);
   std::unique_ptr<Rendezvous> meeting;
-  if (!joins) {
-    meeting = group.rendezvous_->among(admission, invited, looking);
-    meeting->pass_on(group.flags_->segment(), SharedFlags::bytes(group.size_), looking);
-  }
+  if (!joins) meeting = meet(group, admission, invited, looking);
   Rendezvous& all = joins ? *group.rendezvous_ : *meeting;
   begin_memory(group, admission, all, looking);
   group.meet_neighbours(all, looking);
@@ -53,20 +46,20 @@ void NextView::enter_between_nodes(GroupState& group, const Admission& admission
     come_as_member(group, admission, std::move(meeting), looking);
 }
 
-// The first newcomers of a node without members make its memory.
+// Newcomers of a node without members back its memory, which is new.
 void NextView::begin_memory(GroupState& group, const Admission& admission, Rendezvous& all,
                             const Deadline& by) {
-  const int node = group.topology().node_of(group.rank_);
+  const int rank = group.rank_;
   std::string problem;
-  if (!admission.has_member_of(node))
-    problem = group.flags_->back(group.rank_ == admission.ranks_of(node)[0], admission.group);
+  if (admission.is_new_node(rank))
+    problem = group.flags_->back(rank == admission.node_ranks(rank)[0], admission.group);
   check_no_problem(all.all_gather(problem, by), all.ranks());
 }
 
 // Members and newcomers let each other in, and forget the processes that were lost.
 void NextView::link(GroupState& group, const Admission& admission, Rendezvous& all,
                     const Deadline& by) {
-  const bool joins = is_newcomer(admission, group.rank_);
+  const bool joins = admission.has_newcomer(group.rank_);
   std::string mine, problem;
   try {
     if (joins) {
@@ -83,7 +76,7 @@ void NextView::link(GroupState& group, const Admission& admission, Rendezvous& a
   std::vector<std::string> addresses;
   for (std::size_t place = 0; place < texts.size(); ++place) {
     const int rank = all.ranks()[place];
-    if (group.here(rank) || !(joins || is_newcomer(admission, rank))) continue;
+    if (group.here(rank) || !(joins || admission.has_newcomer(rank))) continue;
     replace(group, rank, texts[place]);
     addresses.push_back(group.nodes_.addresses[rank]);
   }
@@ -109,7 +102,6 @@ void NextView::replace(GroupState& group, int rank, const std::string& job_and_a
 
 void NextView::come_as_member(GroupState& group, const Admission& admission,
                               std::unique_ptr<Rendezvous> meeting, const Deadline& by) {
-  const std::uint64_t next = admission.view;
   Status failure;
   try {
     meeting->all_gather("", by);
@@ -117,22 +109,27 @@ void NextView::come_as_member(GroupState& group, const Admission& admission,
     failure = {error.code(), error.what(), error.culprit()};
   }
   group.rendezvous_ = std::move(meeting);
-  for (const int rank : admission.newcomers) {
-    // The seat of a newcomer is decided by members of its node, or of all nodes if it has none.
-    if (!failure.ok() || !(group.here(rank) || !admission.has_member_of(admission.nodes[rank])))
-      continue;
-    const bool alive = group.rendezvous_->alive(rank);
-    group.flags_->decide_seat(rank, next, alive ? Seat::in(next) : Seat::outside(next));
-  }
+  if (failure.ok()) take_seats(group, admission);
   require_ok(settle(group, admission, failure, std::chrono::nanoseconds(by.remaining_ns())));
   const View& view = group.view();
-  if (view.members == admission.ranks()) return group.survival_.set_joined_in(next);
+  if (view.members == admission.ranks()) return group.survival_.set_joined_in(view.number);
   std::vector<int> missing;
   std::ranges::set_difference(admission.ranks(), view.members, std::back_inserter(missing));
   throw Error(Code::kPeerRejected,
               fmt::format("view {} began without ranks {}{}", view.number, fmt::join(missing, ", "),
                           failure.ok() ? "" : ": " + failure.message()),
               missing[0]);
+}
+
+// All are ready. The seat of a newcomer is decided by members of its node; if it has none, by those
+// of each node in their own memory.
+void NextView::take_seats(GroupState& group, const Admission& admission) noexcept {
+  for (const int rank : admission.newcomers) {
+    if (!group.here(rank) && !admission.is_new_node(rank)) continue;
+    const bool alive = group.rendezvous_->alive(rank);
+    const std::uint64_t next = admission.view;
+    group.flags_->decide_seat(rank, next, alive ? Seat::in(next) : Seat::outside(next));
+  }
 }
 
 void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
@@ -142,9 +139,8 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
   try {
     group.rendezvous_->all_gather("", by);
   } catch (const Error&) {
-    // Ranks of other nodes see that this process ends. Those of its node may have let it in.
-    const bool alone = !admission.has_member_of(admission.nodes[group.rank_]);
-    if (alone ||
+    // Ranks of other nodes see that this process ends. Those of its node may have taken its seat.
+    if (admission.is_new_node(group.rank_) ||
         group.flags_->decide_seat(group.rank_, next, Seat::outside(next)) != Seat::in(next))
       throw;
   }
@@ -164,7 +160,7 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
 std::vector<int> NextView::await_decision(GroupState& group, const Admission& admission,
                                           const Deadline& by) {
   const std::uint64_t next = admission.view;
-  const bool alone = !admission.has_member_of(admission.nodes[group.rank_]);
+  const bool alone = admission.is_new_node(group.rank_);
   NodesAgreement nodes(group, next);
   const auto may_know = [&](int rank) {
     if (!group.here(rank)) return alone && !ViewMessages::unreachable(group, rank);

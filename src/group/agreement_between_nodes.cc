@@ -205,28 +205,29 @@ bool NodesAgreement::comes(int newcomer) const noexcept {
 
 void NodesAgreement::send(Node& node, const AgreementMessage& message) {
   node.sent_to = linked(node);
-  if (node.sent_to >= 0) send(node.sent_to, message);
+  if (node.sent_to >= 0) send(group_, node.sent_to, next_, message);
 }
 
-void NodesAgreement::send(int rank, const AgreementMessage& message) {
-  if (group_.here(rank)) return;
-  const auto held = group_.lock();
+void NodesAgreement::send(GroupState& group, int rank, std::uint64_t view,
+                          const AgreementMessage& message) {
+  if (group.here(rank)) return;
+  const auto held = group.lock();
   try {
-    if (!group_.nodes_.reached[rank]) group_.connect({rank});
-    group_.send(rank, GroupMessage::kAgreement, next_, message.bytes());
+    if (!group.nodes_.reached[rank]) group.connect({rank});
+    group.send(rank, GroupMessage::kAgreement, view, message.bytes());
   } catch (const Error& error) {
-    group_.lost(rank, error.what());
+    group.lost(rank, error.what());
   }
+}
+
+std::vector<ViewMessages::Kept> NodesAgreement::taken(GroupState& group) {
+  const auto held = group.lock();
+  return group.survival().messages().take_agreement();
 }
 
 void NodesAgreement::take_messages(const Answer& answer) {
-  std::vector<ViewMessages::Kept> messages;
-  {
-    const auto held = group_.lock();
-    messages = group_.survival().messages().take_agreement();
-  }
   std::vector<ViewMessages::Kept> later;
-  for (const auto& [view, from, bytes] : messages) {
+  for (const auto& [view, from, bytes] : taken(group_)) {
     const auto message = AgreementMessage::read(bytes, group_.size());
     if (!message || node_of_[from] == nodes_.size()) continue;
     if (view > next_) {
@@ -234,13 +235,10 @@ void NodesAgreement::take_messages(const Answer& answer) {
       if (message->what == What::kOutvoted) take(node_of_[from], *message);  // it waits for nobody
     }
     if (view != next_) continue;
-    if (const auto answered = answer(*message)) {
-      const auto held = group_.lock();
-      if (!group_.nodes_.reached[from]) group_.connect({from});
-      group_.send(from, GroupMessage::kAgreement, next_, answered->bytes());
-    } else {
+    if (const auto answered = answer(*message))
+      send(group_, from, next_, *answered);
+    else
       take(node_of_[from], *message);
-    }
   }
   if (later.empty()) return;
   const auto held = group_.lock();

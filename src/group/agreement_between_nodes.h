@@ -99,7 +99,9 @@ class NodesAgreement {
   bool apart(const Node& one, const Node& other) const noexcept;
   bool keep_together() noexcept;
   void send(Node& node, const AgreementMessage& message);
-  void send(int rank, const AgreementMessage& message);
+  static void send(GroupState& group, int rank, std::uint64_t view,
+                   const AgreementMessage& message);
+  static std::vector<ViewMessages::Kept> taken(GroupState& group);  // the messages that have come
   using Answer = std::function<std::optional<AgreementMessage>(const AgreementMessage& asked)>;
   void take_messages(const Answer& answer);
   void take(std::size_t node, const AgreementMessage& message);

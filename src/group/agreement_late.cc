@@ -17,17 +17,12 @@ std::vector<std::byte> NodesAgreement::decision(GroupState& group, const View& v
 }
 
 void NodesAgreement::ask(GroupState& group, std::uint64_t next, int member) {
-  NodesAgreement(group, next).send(member, {.what = What::kHere});
+  send(group, member, next, {.what = What::kHere});
 }
 
 std::optional<std::vector<int>> NodesAgreement::take_decision(GroupState& group,
                                                               std::uint64_t next) {
-  std::vector<ViewMessages::Kept> messages;
-  {
-    const auto held = group.lock();
-    messages = group.survival().messages().take_agreement();
-  }
-  for (const auto& [view, from, bytes] : messages) {
+  for (const auto& [view, from, bytes] : taken(group)) {
     const auto message = AgreementMessage::read(bytes, group.size());
     if (view != next || !message || message->what != What::kDecided) continue;
     learn(group, next, *message);

@@ -147,7 +147,8 @@ Status NodesAgreement::give_up() {
   // as they may still ask for its ranks.
   for (int rank = 0; rank < group_.size(); ++rank) {
     const bool known = group_.survival().has(rank) || group_.nodes_.reached[rank];
-    if (known && !ViewMessages::unreachable(group_, rank)) send(rank, {.what = What::kOutvoted});
+    if (known && !ViewMessages::unreachable(group_, rank))
+      send(group_, rank, next_, {.what = What::kOutvoted});
   }
   group_.move_messages();  // the caller may compute now
   phase_ = Phase::kIdle;

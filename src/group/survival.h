@@ -156,19 +156,6 @@ class NextView {
   // Rendezvous::among().
   static void enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
                     BootstrapCollectives* invited, const Deadline& by);
-  // The same for several nodes (admit_between_nodes.cc).
-  static void enter_between_nodes(GroupState& group, const Admission& admission,
-                                  std::vector<Offer> offers, BootstrapCollectives* invited,
-                                  const Deadline& by);
-  // On a member, between nodes: it comes to the next view, and begins it when the nodes have agreed
-  // on its ranks. `failure`: why this rank does not know that all others come, too.
-  static Status settle(GroupState& group, const Admission& admission, const Status& failure,
-                       std::chrono::nanoseconds limit) noexcept;
-  // Collective among them: the members pass on `offers`, which are empty on newcomers.
-  static void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
-                      const Deadline& by);
-  static void make_places(GroupState& group, const Admission& admission,
-                          const std::vector<Offer>& offers);
   // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
   // come is lost.
   static void look_for_loss(GroupState& group);
@@ -182,6 +169,21 @@ class NextView {
                                               const GroupOrigin& origin, const Deadline& by);
 
  private:
+  static void enter_on_one_node(GroupState& group, const Admission& admission,
+                                std::vector<Offer> offers, BootstrapCollectives* invited,
+                                const Deadline& by);
+  static void enter_between_nodes(GroupState& group, const Admission& admission,
+                                  std::vector<Offer> offers, BootstrapCollectives* invited,
+                                  const Deadline& by);
+  // On a member: meets the others anew, and passes on the memory of the group.
+  static std::unique_ptr<Rendezvous> meet(GroupState& group, const Admission& admission,
+                                          BootstrapCollectives* invited, const Deadline& by);
+  // Collective: the members pass on `offers`, which are empty on newcomers.
+  static void pass_on(std::vector<Offer>& offers, const Admission& admission, Rendezvous& meeting,
+                      const Deadline& by);
+  static void make_places(GroupState& group, const Admission& admission,
+                          const std::vector<Offer>& offers);
+  // These are for several nodes (admit_between_nodes.cc).
   static void begin_memory(GroupState& group, const Admission& admission, Rendezvous& all,
                            const Deadline& by);
   static void link(GroupState& group, const Admission& admission, Rendezvous& all,
@@ -189,6 +191,11 @@ class NextView {
   static void replace(GroupState& group, int rank, const std::string& job_and_address);
   static void come_as_member(GroupState& group, const Admission& admission,
                              std::unique_ptr<Rendezvous> meeting, const Deadline& by);
+  static void take_seats(GroupState& group, const Admission& admission) noexcept;
+  // On a member: it comes to the next view, and begins it when the nodes have agreed on its ranks.
+  // `failure`: why this rank does not know that all others come, too (survive.cc).
+  static Status settle(GroupState& group, const Admission& admission, const Status& failure,
+                       std::chrono::nanoseconds limit) noexcept;
   static void come_as_newcomer(GroupState& group, const Admission& admission,
                                std::vector<Offer> offers, const Deadline& by);
   static std::vector<int> await_decision(GroupState& group, const Admission& admission,
