@@ -225,6 +225,37 @@ TEST(Rendezvous, WhereAMemberGivesUpTheCoordinatorIsNotAbsent) {
                                   HasSubstr("; rank 2 had not come"), EndsWith("(culprit 2)"))));
 }
 
+// Rank 2 comes first and reaches its deadline. By the time the coordinator comes, so has rank 1:
+// the gather is complete, and rank 2 takes its reply.
+TEST(Rendezvous, AGatherThatAllHaveJoinedDoesNotEndByADeadline) {
+  const std::string at = address("complete");
+  void* const shared =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto& phase = *new (shared) std::atomic<int>{0};  // 1: rank 2 has sent its text; 2: rank 1 comes
+  const auto results = in_processes({0, 1, 2}, [&](int rank) -> std::string {
+    const Roster roster{unix_endpoint(at, 3), own_hello(at, rank, one_node(3)), ranks(3)};
+    const auto collectives = join(roster, soon());
+    const auto await = [&](int number) {
+      while (phase.load(std::memory_order_acquire) < number) usleep(1000);
+    };
+    if (rank == 0) {
+      usleep(100'000);
+      collectives->look();  // takes the text of rank 2, and not yet its failure
+      phase.store(1, std::memory_order_release);
+      await(2);
+      usleep(50'000);
+    } else if (rank == 1) {
+      await(1);
+      usleep(250'000);
+      phase.store(2, std::memory_order_release);
+    }
+    return fmt::format(
+        "{}", collectives->all_gather("x", soon(milliseconds(rank == 2 ? 250 : 20'000))).size());
+  });
+  munmap(shared, 4096);
+  EXPECT_THAT(results, Each("3"));
+}
+
 // Rank 3 never comes; the coordinator is interrupted meanwhile, or a member is.
 TEST(Rendezvous, ARankInterruptedWhileTheyMeetIsNamed) {
   for (const int victim : {0, 1}) {
