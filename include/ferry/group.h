@@ -45,8 +45,8 @@ struct GroupOptions {
   std::string topology = {};
   // This process takes the place of a rank that a running group of processes has lost. The call
   // that joins waits, at the address of that group, until its members call Group::admit(). Between
-  // hosts this is the port of the group, on the first host that has ranks. It needs the same
-  // version, build, user and FERRY_SECRET as they have. Also set, for from_environment(), by
+  // hosts the address is the group's port on the first host that still has ranks. It needs the
+  // same version, build, user and FERRY_SECRET as they have. Also set, for from_environment(), by
   // FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a rank that it starts again. Such a
   // group begins in a view whose number is above 1.
   bool newcomer = false;

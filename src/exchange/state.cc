@@ -32,8 +32,9 @@ void begin_flags(const WindowView& view, int rank, std::uint64_t number) {
   Protocol::prepare(view.control(rank), number, 0);
 }
 
-// In a new segment of a node without members: what the ranks of the view have prepared for it. A
-// newcomer has called nothing. Each newcomer of the node writes the same.
+// Writes to the new segment of a node without members what each rank of the view has prepared: the
+// number of its last operation, which is 0 for a newcomer. Each newcomer of the node writes the
+// same.
 void begin_new_segment(const GroupState& group, const WindowView& view, std::uint64_t object) {
   std::vector<std::uint64_t> numbers(view.num_ranks());
   for (const auto& [number, of, rank] : group.survival().known())

@@ -247,8 +247,8 @@ void Admitting::keep_common_offers(const std::vector<std::string>& ids) {
   for (const std::uint64_t id : common) offers_.push_back(std::move(mine.at(id)));
 }
 
-// The member that newcomers find at the address of the group: of the node of the lowest rank, if
-// that has members.
+// The member that newcomers find at the address of the group: the lowest one of the first node that
+// has members.
 int Admitting::coordinator() const {
   const Topology& topology = group_.topology();
   return *std::ranges::min_element(

@@ -48,7 +48,7 @@ int NodesAgreement::reachable(const Node& node) const noexcept {
   return linked(node);
 }
 
-// One rank is enough: where others are unreachable too, the view without it shows the next.
+// Shows one such rank. If there are more, the next view lacks this one, and another is shown then.
 void NodesAgreement::show_links(GroupState& group, std::uint64_t next) noexcept {
   std::uint64_t shown = 0;
   for (const int rank : group.view().members) {

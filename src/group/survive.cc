@@ -339,7 +339,7 @@ void NextView::begin(GroupState& group, View view, std::vector<Offer> offers) no
     objects = std::max(objects, slot.objects[view.number % 2].load(std::memory_order_relaxed));
   }
   group.nodes_.num_objects = static_cast<std::uint32_t>(objects);
-  // Also the flags of ranks of other nodes: read_barrier() knows what comes late of the last view.
+  // By the flags of ranks of other nodes read_barrier() tells late messages of the last view.
   for (const int rank : view.members)
     if (!group.here(rank)) raise_to(flags.slot(rank).barrier, barriers);
   raise(flags.slot(group.rank_).barrier, barriers);

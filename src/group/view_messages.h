@@ -61,8 +61,8 @@ class ViewMessages {
   static std::string pass_on_meeting(GroupState& group, const std::string& mine,
                                      const Deadline& by);
 
-  // On a newcomer: whether the channel is one that it opens when it joins an object. The message is
-  // then kept.
+  // On a newcomer: whether the channel belongs to an object that it may join and has not joined. If
+  // so, keeps the message.
   bool holds(std::uint32_t channel, int from, std::span<const std::byte> message);
   // The messages of such a channel, which is open now.
   std::vector<Kept> take_held(std::uint32_t channel);
