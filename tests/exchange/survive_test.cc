@@ -52,7 +52,7 @@ void PrintTo(const Death& death, std::ostream* stream) { *stream << death.name; 
     dispatch.args().tokens.pitch_bytes = scenario.config.hidden * 2;
     trap.arm();
   }
-  nap(moment == Moment::kIdle ? 30 : 5);
+  if (moment == Moment::kIdle) nap(30);
   if (moment == Moment::kIdle || moment == Moment::kBeforeCounts) strike_self(board, signal);
   Received received;
   static_cast<void>(seat.exchange().dispatch(dispatch.args(), received));
@@ -94,7 +94,8 @@ TEST_P(SurviveDeath, TheOthersGoOn) {
   ProcessRanks ranks(kRanks, {}, [&, victim = victim, moment = moment](Group group) {
     Seat seat(group, scenario);
     require_ok(play_view(group, seat), "all");
-    require_ok(group.barrier(), "all");  // so that no other is in that round when one dies
+    board.tell();
+    board.await_told(kRanks);  // a death would end the calls of the others
     if (seat.rank() == victim) die(group, seat, moment, scenario, *board);
     // Where the others need not wait for it, rank 2 is one operation behind them.
     if (seat.rank() == 2 && moment <= Moment::kBeforeCounts) nap(200);
@@ -391,10 +392,12 @@ class Survive : public SeatTest {};
 // error by name, and the group stays usable.
 TEST_P(Survive, WhatTheNextViewRefuses) {
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 94);
+  const SharedBoard board;
   const auto body = [&](Group group, Seat& seat) {
     Collectives collectives(group);
     const Received held = seat.dispatch(15);
-    require_ok(group.barrier(), "all have their rows");
+    board.tell();
+    board.await_told(kRanks);  // survive() of one rank would end the calls of the others
     if (seat.rank() == 1) return group.destroy();
     DispatchCall call = seat.dispatch_call(15);
     Operation operation;
@@ -428,12 +431,14 @@ TEST_P(Survive, WhatTheNextViewRefuses) {
 // Ranks 0 and 1 leave. Rank 0 has the only shared expert of one exchange. In the other one ranks 0
 // and 1 have shared expert 0, and ranks 2 and 3 have shared expert 1.
 TEST_P(Survive, SharedExpertsThatAreLostAreRefused) {
-  run_ranks(GetParam(), 6, [](Group group) {
+  const SharedBoard board;
+  run_ranks(GetParam(), 6, [&](Group group) {
     ExchangeConfig one = fault_config(), two = one;
     one.shared = {.num_experts = 1, .num_ranks = 1};
     two.shared = {.num_experts = 2, .num_ranks = 4};
     Exchange first(group, one), second(group, two);
-    require_ok(group.barrier(), "all have both");
+    board.tell();
+    board.await_told(6);  // survive() of one rank would end the calls of the others
     if (group.rank() < 2) return group.destroy();
     require_ok(group.survive(), "survive");
     Received received;
