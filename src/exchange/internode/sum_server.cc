@@ -30,6 +30,12 @@ void SumServer::take(int from, const MessageHead& head, const SumReply& reply) {
 
 void SumServer::end(int source) { raise(served_[source], kDeparted); }
 
+// Relaxed: this thread waits for these flags.
+void SumServer::begin_view(std::uint64_t last) {
+  for (auto& served : served_) served.store(last, std::memory_order_relaxed);
+  inbox_.begin_view(last);
+}
+
 bool SumServer::serve() {
   bool moved = false;
   for (SumRequest* const request : std::exchange(to_pass_on_, {})) request->pass_on();

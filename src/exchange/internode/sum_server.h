@@ -46,8 +46,10 @@ class SumServer {
     to_pass_on_.clear();
     requests_.clear();
   }
-  // Drops all replies to requests of this rank; no rank reads them any more.
-  void forget_all() { inbox_.forget_all(); }
+  // A view has begun, and `last` is the last operation before it. No rank waits for sums, and the
+  // replies to requests of this rank are dropped. Another process may have taken the place of a
+  // rank, and its operations have numbers that the lost one may have used.
+  void begin_view(std::uint64_t last);
   // The mates whose replies this rank needs for sums for which others wait.
   std::vector<int> awaited() const;
 

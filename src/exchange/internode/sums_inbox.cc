@@ -45,9 +45,10 @@ void SumsInbox::forget(std::uint64_t number, int source) {
   });
 }
 
-void SumsInbox::forget_all() {
+void SumsInbox::begin_view(std::uint64_t last) {
   const std::lock_guard lock(mutex_);
   expected_.clear();
+  for (auto& summed : summed_) summed.store(last, std::memory_order_relaxed);
 }
 
 bool SumsInbox::take(std::uint64_t number, int source, int mate, std::span<const std::byte> bytes) {

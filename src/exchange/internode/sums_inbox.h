@@ -34,7 +34,7 @@ class SumsInbox {
   // Valid until forget().
   const IncomingSums& expect(std::uint64_t number, int source, int mate, std::size_t bytes);
   void forget(std::uint64_t number, int source);
-  void forget_all();
+  void begin_view(std::uint64_t last);  // SumServer::begin_view
   // Stores the next bytes from `mate`. True if the sums for `source` are now complete.
   bool take(std::uint64_t number, int source, int mate, std::span<const std::byte> bytes);
   bool whole(std::uint64_t number, int source, int mate) const;

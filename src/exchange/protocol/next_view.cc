@@ -83,7 +83,7 @@ void Protocol::renew(const View& view) noexcept {
     raise_to(theirs.second_way, progress_of(issued_, Stage::kDelivered));
     raise_to(theirs.read_through, issued_);
   }
-  ways_.begin_view();
+  ways_.begin_view(issued_);
 }
 
 // Finds the number of the last operation and the ranks of a call that names none. An error is the

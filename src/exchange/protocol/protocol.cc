@@ -45,9 +45,9 @@ void Protocol::close() noexcept {
   // If the group is broken, this rank may not have sent its rows: a rank that waits for them must
   // not go on as if they were there.
   if (!group_.usable()) {
-    return group_.survival().depart_in_next_view([raise_flags, ways = ways_] {
+    return group_.survival().depart_in_next_view([raise_flags, ways = ways_, last = issued_] {
       raise_flags();
-      ways.begin_view();
+      ways.begin_view(last);
       ways.send_departure();
     });
   }

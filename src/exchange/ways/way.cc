@@ -87,9 +87,9 @@ void Way::drop_last_view() {
   sums_.drop();
 }
 
-void Way::begin_view() {
+void Way::begin_view(std::uint64_t last) {
   const auto held = links_.group().lock();
-  sums_.forget_all();
+  sums_.begin_view(last);
   mirror_.begin_view();
 }
 

@@ -38,7 +38,7 @@ class Way {
 
   void read(const InMessage& message);  // Channel::read
   bool go_on();                         // Channel::go_on
-  void begin_view();                    // Ways::begin_view
+  void begin_view(std::uint64_t last);  // Ways::begin_view
 
  private:
   void drop_last_view();

@@ -54,8 +54,8 @@ void Ways::use(ForwardingTable table) const {
   if (!none()) ways_[0]->links().use(std::move(table));
 }
 
-void Ways::begin_view() const {
-  for (const auto& way : ways_) way->begin_view();
+void Ways::begin_view(std::uint64_t last) const {
+  for (const auto& way : ways_) way->begin_view(last);
   if (none()) return;
   const std::vector<bool>* const some = group_->survival().waited();
   const std::vector<bool> members = some ? *some : std::vector<bool>(group_->size(), true);

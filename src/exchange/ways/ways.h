@@ -46,8 +46,9 @@ class Ways {
   // ranks of the last operation and to those of `active`. Returns the table of `active`, for use().
   ForwardingTable send_set(const ActiveSet& active) const;
   void use(ForwardingTable table) const;
-  // The view has begun: drops what this rank requested before, and uses the table of its ranks.
-  void begin_view() const;
+  // The view has begun, and `last` is the last operation before it: drops what this rank requested
+  // before, and uses the table of the ranks of the view.
+  void begin_view(std::uint64_t last) const;
   // A number that all ranks have for the exchange; 0 on one node.
   std::uint32_t number() const noexcept;
   // The table of the first way in use; not on one node.
