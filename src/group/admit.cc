@@ -362,10 +362,10 @@ void NextView::enter_on_one_node(GroupState& group, const Admission& admission,
   }
   flags.decide_seat(group.rank_, admission.view, Seat::in(admission.view));
   if (is_member) group.rendezvous_ = std::move(meeting);
-  group.survival_.set_joined_in(admission.view);
+  const View view{.number = admission.view, .members = admission.ranks()};
+  group.survival_.set_met_for(view);
   if (is_member) offers.clear();
-  NextView::begin(group, {.number = admission.view, .members = admission.ranks()},
-                  std::move(offers));
+  NextView::begin(group, view, std::move(offers));
 }
 
 std::uint64_t NextView::last_admission(const GroupState& group) noexcept {

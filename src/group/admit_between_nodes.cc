@@ -109,12 +109,13 @@ void NextView::come_as_member(GroupState& group, const Admission& admission,
     failure = {error.code(), error.what(), error.culprit()};
   }
   group.rendezvous_ = std::move(meeting);
+  group.survival_.set_met_for({.number = admission.view, .members = admission.ranks()});
   if (failure.ok()) take_seats(group, admission);
   require_ok(settle(group, admission, failure, std::chrono::nanoseconds(by.remaining_ns())));
   const View& view = group.view();
-  if (view.members == admission.ranks()) return group.survival_.set_joined_in(view.number);
   std::vector<int> missing;
   std::ranges::set_difference(admission.ranks(), view.members, std::back_inserter(missing));
+  if (missing.empty()) return;
   throw Error(Code::kPeerRejected,
               fmt::format("view {} began without ranks {}{}", view.number, fmt::join(missing, ", "),
                           failure.ok() ? "" : ": " + failure.message()),
@@ -135,6 +136,7 @@ void NextView::take_seats(GroupState& group, const Admission& admission) noexcep
 void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
                                 std::vector<Offer> offers, const Deadline& by) {
   const std::uint64_t next = admission.view;
+  group.survival_.set_met_for({.number = next, .members = admission.ranks()});
   group.survival_.messages().end(group, next);
   try {
     group.rendezvous_->all_gather("", by);
@@ -151,7 +153,6 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
                             next, group.rank_),
                 admission.coordinator);
   }
-  if (view.members == admission.ranks()) group.survival_.set_joined_in(next);
   NextView::begin(group, std::move(view), std::move(offers));
 }
 

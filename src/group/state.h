@@ -149,7 +149,7 @@ class GroupState {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const GroupOrigin& origin() const noexcept { return origin_; }
-  Rendezvous& rendezvous() const noexcept { return *rendezvous_; }  // of Survival::joined_in()
+  Rendezvous& rendezvous() const noexcept { return *rendezvous_; }  // of Survival::set_met_for()
   std::chrono::nanoseconds default_deadline() const noexcept { return options_.deadline; }
   Deadline deadline(std::chrono::nanoseconds limit = {}) const noexcept {  // 0: the default
     return Deadline::after(limit.count() > 0 ? limit : options_.deadline, &options_.interrupted);

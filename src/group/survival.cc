@@ -10,6 +10,7 @@ namespace ferry::internal {
 Survival::Survival(int size) : is_member_(size, true), messages_(size) {
   view_.members.resize(size);
   std::iota(view_.members.begin(), view_.members.end(), 0);
+  met_for_ = view_;
 }
 
 void Survival::add(Lasting* object) {

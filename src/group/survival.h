@@ -102,10 +102,13 @@ class Survival {
   Meeting& meeting() noexcept { return meeting_; }
   // Guarded by the lock of the group.
   ViewMessages& messages() noexcept { return messages_; }
-  // The view whose ranks met at the rendezvous of the group: the first one, or that in which the
-  // last newcomers were admitted.
-  std::uint64_t joined_in() const noexcept { return joined_in_; }
-  void set_joined_in(std::uint64_t view) noexcept { joined_in_ = view; }
+  // The ranks that have met at the rendezvous of the group, to begin `view`: the first one, or that
+  // of the last admission, which may begin with fewer ranks.
+  void set_met_for(View view) noexcept { met_for_ = std::move(view); }
+  // Whether they are the ranks of this view.
+  bool have_met() const noexcept {
+    return met_for_.number == view_.number && met_for_.members == view_.members;
+  }
 
   // Calls of this rank that make an object of the group, or have waited for a millisecond or more
   // and still wait. While there is one, survive() in another thread is refused.
@@ -123,11 +126,10 @@ class Survival {
   void store_prepared(std::uint64_t next, const std::vector<Lasting::Prepared>& known) noexcept;
 
  private:
-  View view_;
+  View view_, met_for_;
   std::vector<bool> is_member_;  // [ranks]
   Meeting meeting_;
   ViewMessages messages_;
-  std::uint64_t joined_in_ = 1;
   std::vector<Lasting::Prepared> known_;
   std::atomic<int> held_{0}, num_calls_{0};
   std::atomic<bool> surviving_{false};

@@ -200,7 +200,7 @@ Error absence(GroupState& group, const Error& why) {
 // While they meet, no connection shows that a rank which has not come is lost.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   const View& view = group.view();
-  if (view.number == group.survival().joined_in()) return group.rendezvous();
+  if (group.survival().have_met()) return group.rendezvous();
   auto& [id, place, failure] = group.survival().meeting();
   if (failure) throw *failure;
   if (place) return *place;
