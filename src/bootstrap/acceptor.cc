@@ -88,8 +88,7 @@ class Acceptor {
   std::vector<ParentSocket> reserved_;  // duplicates of the listener, which reserve descriptors
   std::vector<Guest> guests_;
   std::vector<Peer> members_;
-  // Connections that stay open until they have received their error.
-  std::vector<std::unique_ptr<Connection>> misfits_;
+  std::vector<std::unique_ptr<Connection>> misfits_;  // open until they have received an error
   std::string refused_;  // why the last connection was refused, on one host
   int num_failed_ = 0;   // the number of failed proofs, between hosts
   LocalRanks local_ranks_;
@@ -187,6 +186,7 @@ void Acceptor::welcome_guest(Descriptor socket) {
   guests_.push_back({std::move(connection), std::nullopt, now_ns()});
   if (local()) return;
   Guest& guest = guests_.back();
+  guest.connection->await_keys_behind(FrameKind::kHello);
   guest.handshake.emplace(*roster_.endpoint.secret, Handshake::Side::kCoordinator);
   guest.connection->send(FrameKind::kChallenge, 0, guest.handshake->share());
 }
@@ -254,31 +254,30 @@ void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hell
   misfits_.push_back(std::move(connection));
 }
 
-// Gives a rank its place. A rank that does not fit gets its place too, so that it no longer counts
-// as missing.
+// Gives a rank its place, also if it does not fit, so that it no longer counts as missing.
 void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (is_same_process(hello, roster_.self)) return;  // EndpointCheck
   const int place = hello.rank == roster_.coordinator() ? -1 : roster_.place(hello.rank);
   Peer* member = place < 0 ? nullptr : &members_[static_cast<std::size_t>(place)];
   const std::string differs =
       local() ? disagreement_on_host(roster_.self, hello) : disagreement(roster_.self, hello);
+  const auto claim_both = [&](const std::string& other) {
+    object(
+        {Code::kInvalidArgument,
+         fmt::format("two processes claim to be rank {}: {} and {}", hello.rank, other, who(hello)),
+         hello.rank});
+  };
   if (!differs.empty()) {
     object({Code::kMismatch, differs, hello.rank});
   } else if (hello.rank == roster_.coordinator()) {
-    object({Code::kInvalidArgument,
-            fmt::format("two processes claim to be rank {}: {} and {}", hello.rank,
-                        who(roster_.self), who(hello)),
-            hello.rank});
+    claim_both(who(roster_.self));
   } else if (member == nullptr) {
     object({Code::kInvalidArgument,
             fmt::format("{} claims to be rank {}; rank {} of {} waits for {}", who(hello),
                         hello.rank, roster_.coordinator(), roster_.self.size,
                         rank_list({roster_.ranks.begin() + 1, roster_.ranks.end()}))});
   } else if (member->connection) {
-    object({Code::kInvalidArgument,
-            fmt::format("two processes claim to be rank {}: {} and {}", hello.rank, member->who,
-                        who(hello)),
-            hello.rank});
+    claim_both(member->who);
   }
   if (problem_) connection->send_failure(*problem_);
   if (member == nullptr || member->connection) {
@@ -294,6 +293,7 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
 // Looks for failed members. Before all ranks have connected, a member sends only failures, or its
 // process may end.
 void Acceptor::watch_members() {
+  if (absent().empty()) return;  // the coordinator takes what they send now
   for (std::size_t place = 1; place < members_.size(); ++place) {
     const Peer& member = members_[place];
     const int rank = roster_.ranks[place];

@@ -109,12 +109,16 @@ Error lost(const Connection& connection, int rank, const std::string& who, int h
   return {Code::kPeerLost, what, rank};
 }
 
-// Seals all later frames. Bytes that arrived behind the proof before this call are not sealed, so
-// the other side did not send them.
-void Connection::protect(const RecordKeys& keys) {
+void Connection::seal(const std::string& key) {
   FERRY_CHECK(seal_.has_value(), ==, false);
-  seal_.emplace(keys.seal, RecordCipher::Use::kSeal);
-  open_.emplace(keys.open, RecordCipher::Use::kOpen);
+  seal_.emplace(key, RecordCipher::Use::kSeal);
+}
+
+// Bytes that arrived behind the proof before this call are not sealed, so the other side did not
+// send them.
+void Connection::open(const std::string& key) {
+  FERRY_CHECK(open_.has_value(), ==, false);
+  open_.emplace(key, RecordCipher::Use::kOpen);
   tampered_ = !arrived_.empty() || coming_.has_value();
   waits_for_keys_ = false;
   parse();
@@ -203,7 +207,7 @@ void Connection::deliver() {
   Frame& frame = coming_->frame;
   FERRY_CHECK(coming_->remaining, ==, 0U);
   if (frame.kind == FrameKind::kSegment) frame.passed = std::move(passed_);
-  waits_for_keys_ = frame.kind == FrameKind::kProof && !open_;
+  waits_for_keys_ = frame.kind == keys_behind_ && !open_;
   arrived_.push_back(std::move(frame));
   coming_.reset();
   if (!trusted_ && arrived_.size() > kMaxStrangerFrames) closed_ = true;

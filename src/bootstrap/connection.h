@@ -67,10 +67,19 @@ class Connection {
   bool closed() const noexcept { return closed_ || tampered_; }
   bool unsent() const noexcept { return !closed_ && !(out_.empty() && record_.empty()); }
 
-  // Between hosts, called once the other side has proved that it knows the secret: all later frames
-  // in both directions are sealed. A header is one record, and each piece of the payload is one
-  // record.
-  void protect(const RecordKeys& keys);
+  // Between hosts: all later frames in one direction are sealed. A header is one record, and each
+  // piece of the payload is one record. A member calls seal() right behind its hello, which is
+  // sealed too. open() is called once the other side has proved that it knows the secret, and
+  // protect() does both.
+  void seal(const std::string& key);
+  void open(const std::string& key);
+  void protect(const RecordKeys& keys) {
+    seal(keys.seal);
+    open(keys.open);
+  }
+  // The other side seals what it sends behind its first frame of this kind. By default it is a
+  // proof.
+  void await_keys_behind(FrameKind kind) noexcept { keys_behind_ = kind; }
   // Whether bytes arrived that the other side did not send, or sent at another place.
   bool tampered() const noexcept { return tampered_; }
 
@@ -119,8 +128,9 @@ class Connection {
   std::optional<RecordCipher> seal_, open_;
   Descriptor passed_;  // a descriptor that arrived with bytes of an incomplete frame
   bool trusted_ = false;
-  // The next bytes are sealed, so they are not read before protect().
+  // The next bytes are sealed, so they are not read before open().
   bool waits_for_keys_ = false;
+  FrameKind keys_behind_ = FrameKind::kProof;
   bool tampered_ = false;
   bool closed_ = false;
 };

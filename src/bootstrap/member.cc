@@ -128,7 +128,10 @@ bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
       !handshake.take_share(frame->payload))
     return false;
   connection_->send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(roster.self)));
+  connection_->seal(handshake.record_keys().seal);
   frame = next_frame(deadline.earlier(kProofWait));
+  // The coordinator may have given this rank its place. Without a word it would be taken for lost.
+  if (!frame && deadline.passed()) frame = frame_or_verdict(deadline, "the join");
   if (!frame || frame->kind != FrameKind::kProof || frame->call != 0) return false;
   const auto text = handshake.open(frame->payload);
   const auto hello = text ? decode_hello(*text) : std::nullopt;
@@ -136,7 +139,7 @@ bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
   who_ = fmt::format("pid {}, host {}", hello->pid, hello->host);
   if (hello->protocol != roster.self.protocol)  // this rank cannot read frames of another protocol
     throw Error(Code::kMismatch, disagreement(*hello, roster.self), coordinator_);
-  connection_->protect(handshake.record_keys());
+  connection_->open(handshake.record_keys().open);
   return true;
 }
 

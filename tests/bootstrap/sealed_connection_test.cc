@@ -203,5 +203,19 @@ TEST(SealedConnection, WhatCameWithTheProofIsHeardAfterTheEnd) {
   EXPECT_THAT(member.received(""), ElementsAre("why"));
 }
 
+// A member may give up before it has the proof. Its error comes with its hello.
+TEST(SealedConnection, AnErrorBehindTheHelloIsHeard) {
+  const Keys keys;
+  End coordinator, member;
+  coordinator.connection.await_keys_behind(FrameKind::kHello);
+  member.connection.send(FrameKind::kHello, 0, std::string("hello"));
+  member.connection.seal(keys.member.seal);
+  member.connection.send(FrameKind::kFailure, 0, std::string("why"));
+  EXPECT_THAT(coordinator.received(member.sent()), ElementsAre("hello"));
+  coordinator.connection.protect(keys.coordinator);
+  EXPECT_FALSE(coordinator.connection.tampered());
+  EXPECT_THAT(coordinator.received(""), ElementsAre("why"));
+}
+
 }  // namespace
 }  // namespace ferry::internal
