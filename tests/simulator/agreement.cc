@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "bootstrap/rendezvous.h"
 #include "exchange/setup/configuration.h"
 #include "exchange/setup/setup.h"
 #include "exchange/view_rounds.h"
@@ -29,8 +28,6 @@
 namespace ferry::test {
 
 namespace {
-
-constexpr int kMeetingPort = 4711;
 
 // [ranks] on which host each is.
 std::vector<int> hosts_of(const AgreementCase& drawn) {
@@ -131,7 +128,8 @@ class AgreementRun {
       std::set<int> nodes;
       for (int node = 0; node <= case_.nodes.of_rank.back(); ++node)
         if (set >> node & 1) nodes.insert(node);
-      if (std::ranges::includes(refused, nodes) && joined(set) && is_enough(last, nodes))
+      if (std::ranges::includes(refused, nodes) && joined(set) &&
+          is_enough(case_.nodes, last, nodes))
         return complain(fmt::format("nodes {} could have gone on", fmt::join(nodes, ", ")));
     }
   }
@@ -153,22 +151,10 @@ class AgreementRun {
     mine().gone = true;
   }
 
-  Group join(int rank) {
-    const GroupOptions options{.deadline = case_.deadline, .topology = case_.nodes.topology};
-    const auto by = internal::Deadline::after(options.deadline);
-    return internal::GroupState::join(meet(rank, by), options, {"simulation", "a test"}, by,
-                                      [this, rank] { return network_.transport(rank); });
-  }
-
-  std::unique_ptr<internal::Rendezvous> meet(int rank, const internal::Deadline& by) const {
-    if (case_.one_host)
-      return internal::process_rendezvous("a simulation", rank, case_.nodes.of_rank, by);
-    internal::TcpEndpoint endpoint{.address = {{"127.0.0.1"}, kMeetingPort},
-                                   .secret = "the secret of a simulation",
-                                   .group = "a simulation",
-                                   .interfaces = "",
-                                   .listener = nullptr};
-    return internal::tcp_rendezvous(endpoint, rank, case_.nodes.of_rank, by);
+  Group join(int rank) const {
+    return Group::connect(case_.one_host ? "a simulation" : "tcp://10.77.0.1:4711", rank,
+                          case_.num_ranks(),
+                          {.deadline = case_.deadline, .topology = case_.nodes.topology});
   }
 
   void check_refused(int rank, const Error& error) {
@@ -276,22 +262,13 @@ class AgreementRun {
     std::set<int> reached;
     for (const int rank : group.view().members)
       if (!lost(rank) && !is_cut(me, rank)) reached.insert(case_.nodes.of_rank[rank]);
-    require(!is_enough(group.view(), reached) || !has_two_parts(),
+    require(!is_enough(case_.nodes, group.view(), reached) || !has_two_parts(),
             "a part that may go on is refused: " + status.message());
     ++outcome_.num_refused;
     mine().refused_in = group.view().number;
     // Where others reach the part that went on only through this rank, they wait for it.
     if (has_two_parts() && simulation_.choose(2, kStayRarity) > 0)
       simulation_.sleep(nullptr, kStayNs);
-  }
-
-  // Whether these nodes may begin the view that follows `view`.
-  bool is_enough(const View& view, const std::set<int>& nodes) const {
-    const auto votes = std::ranges::count_if(
-        view.members, [&](int rank) { return nodes.contains(case_.nodes.of_rank[rank]); });
-    return 2 * votes > std::ssize(view.members) ||
-           (2 * votes == std::ssize(view.members) &&
-            nodes.contains(case_.nodes.of_rank[view.members[0]]));
   }
 
   // The next view has begun.
@@ -307,7 +284,7 @@ class AgreementRun {
             fmt::format("view {} has ranks that view {} lacked", view.number, before.number));
     std::set<int> nodes;
     for (const int rank : view.members) nodes.insert(case_.nodes.of_rank[rank]);
-    require(is_enough(before, nodes),
+    require(is_enough(case_.nodes, before, nodes),
             fmt::format("view {} begins with ranks {} of ranks {}", view.number,
                         fmt::join(view.members, ", "), fmt::join(before.members, ", ")));
     for (const int rank : before.members)

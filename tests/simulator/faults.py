@@ -6,10 +6,9 @@ docs/lab/simulator.md, all of one version of the simulator.
     tests/simulator/faults.py --check                      whether each fault can still be put in
 
 A fault is a text of the engine and what stands in its place, where FAULT is true if it is put in. One whose name begins
-with "views" is looked for in the runs of groups that lose ranks (`simulate views`), one that begins with "agreement" in
-those of groups of several nodes (`simulate agreement`). All are built together, once, in a copy of this tree, in
-build/faults; a variable of the environment says which one is put in. Nothing here is changed but the table. Called by
-ctest with --check."""
+with "views", "admissions" or "agreement" is looked for in the runs of that kind (`simulate views`). All are built
+together, once, in a copy of this tree, in build/faults; a variable of the environment says which one is put in. Nothing
+here is changed but the table. Called by ctest with --check."""
 
 import argparse
 import os
@@ -31,6 +30,7 @@ RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol/
 SURVIVE, NEXT_VIEW = "src/group/survive.cc", "src/exchange/protocol/next_view.cc"
 STATE_OF_GROUP = "src/group/state.cc"
 ADMIT, FLAGS, STATE = "src/group/admit.cc", "src/group/shared_flags.cc", "src/exchange/state.cc"
+ADMIT_NODES, SUMS = "src/group/admit_between_nodes.cc", "src/exchange/internode/sum_server.cc"
 AGREE, VOTES, VIEWS = ("src/group/agreement_between_nodes.cc", "src/group/agreement_votes.cc",
                        "src/group/view_messages.cc")
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
@@ -130,6 +130,30 @@ FAULTS = [
     ("views, as it was once: an error of an answered collective ends the next one",
      [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)",
        "      !FAULT && frame->call < gathering_.call)")]),
+    ("admissions, as it was once: a view keeps how far lost ranks had come with sums",
+     [(SUMS, "  for (auto& served : served_)", "  if (FAULT) return;\n  for (auto& served : served_)")]),
+    ("admissions, as it was once: a member that gives up in the handshake closes its connection",
+     [(JOIN, "  if (!frame && deadline.passed()) frame", "  if (!FAULT && !frame && deadline.passed()) frame")]),
+    ("admissions: members do not make objects where they met",
+     [(ADMIT_NODES, "  if (failure.ok()) take_seats", "  if (FAULT) group.survival_.set_met_for({});\n"
+       "  if (failure.ok()) take_seats")]),
+    ("admissions: no places are made for newcomers",
+     [(ADMIT, "  if (admission.is_new_node(rank) || rank", "  if (FAULT || admission.is_new_node(rank) || rank")]),
+    ("admissions: a process is taken for the one that it replaces",
+     [(ADMIT_NODES, "  group.messages_->replace(", "  if (!FAULT) group.messages_->replace(")]),
+    ("admissions: messages for an exchange that a newcomer will join are dropped",
+     [(SURVIVE, "  if (group.messages_) group.survival_.messages().hold(",
+       "  if (!FAULT && group.messages_) group.survival_.messages().hold(")]),
+    ("admissions: new memory has no numbers of ranks of other nodes",
+     [(STATE, "    if (of == object) numbers", "    if (!FAULT && of == object) numbers")]),
+    ("admissions: newcomers of nodes without members take no seats",
+     [(ADMIT_NODES, "    if (!group.here(rank) && !admission.is_new_node(rank)) continue;",
+       "    if (!group.here(rank) && (FAULT || !admission.is_new_node(rank))) continue;")]),
+    ("admissions: a newcomer that has died takes its seat",
+     [(ADMIT_NODES, "    const bool alive = ", "    const bool alive = FAULT || ")]),
+    ("admissions: a member whose meeting ends does not come to the next view",
+     [(ADMIT_NODES, "  if (failure.ok()) take_seats(group, admission);\n",
+       "  if (failure.ok()) take_seats(group, admission);\n  if (FAULT && !failure.ok()) require_ok(failure);\n")]),
     ("agreement: half of the votes are enough without the lowest rank",
      [(VOTES, "== all && nodes_[0].*vote)", "== all && (FAULT || nodes_[0].*vote))")]),
     ("agreement: any votes are enough",
@@ -221,7 +245,7 @@ def build():
 
 
 def run(fault, first, count):
-    kind = [kind for kind in ("views", "agreement") if FAULTS[fault][0].startswith(kind)]
+    kind = [kind for kind in ("views", "admissions", "agreement") if FAULTS[fault][0].startswith(kind)]
     return subprocess.run([COPY / "build/release/tests/simulator/simulate", *kind, str(first), str(count)],
                           env={**os.environ, VARIABLE: str(fault)}, capture_output=True, text=True, errors="replace")
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,16 +26,19 @@ class FlagWatch {
   using HandsOver = std::function<bool(int rank, int process)>;
 
   FlagWatch() = default;
-  // The flags of a rank have one writer: the process that last took the seat of the rank in a view;
-  // before that the process with its number.
-  explicit FlagWatch(HandsOver hands_over) : hands_over_(std::move(hands_over)) {}
+  // `one_writer`: the flags of a rank are written by the process that last took the seat of the
+  // rank in a view; before that by the process with its number. Else those of a rank of another
+  // node are written by any rank of this one.
+  FlagWatch(HandsOver hands_over, bool one_writer)
+      : hands_over_(std::move(hands_over)), one_writer_(one_writer) {}
 
-  // Those of a group's segment (SharedFlags). `memory`: null if the rank has none.
+  // Those of a group's segment (SharedFlags), once. `memory`: null if the rank has none.
   void add_group(const std::shared_ptr<Memory>& memory, int num_ranks) {
     using internal::GroupSlot;
+    if (!memory || !groups_.insert(memory->number()).second) return;
     const std::size_t slots = sizeof(internal::CountersHead);
     const std::size_t words = slots + static_cast<std::size_t>(num_ranks) * sizeof(GroupSlot);
-    for (int rank = 0; memory && rank < num_ranks; ++rank) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
       const auto place = static_cast<std::size_t>(rank);
       const std::size_t slot = slots + place * sizeof(GroupSlot);
       add(Kind::kSeat, "seat", rank, memory, slot + offsetof(GroupSlot, seat));
@@ -97,7 +101,7 @@ class FlagWatch {
       return nullptr;
     }
     if (now == 0) return hands_over_(one.rank, process) ? nullptr : ", by a clearing process ";
-    return writer_of(one.rank) == process ? nullptr : ", by process ";
+    return !one_writer_ || writer_of(one.rank) == process ? nullptr : ", by process ";
   }
 
   // An abort word is set once in each view, and the mark that its rank has left once.
@@ -120,7 +124,9 @@ class FlagWatch {
   }
 
   HandsOver hands_over_;
-  std::map<int, int> writers_;  // by rank
+  bool one_writer_ = false;
+  std::set<std::uint64_t> groups_;  // the memories of groups
+  std::map<int, int> writers_;      // by rank
   std::vector<Watched> watched_;
 };
 

@@ -1,12 +1,13 @@
 #include "simulator/kernel.h"
 
-#include <netinet/in.h>
+#include <arpa/inet.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace ferry::test {
@@ -20,6 +21,7 @@ constexpr std::array<std::size_t, 4> kMoveBytes = {kBufferBytes, 1'000, 37, 1};
 constexpr int kMoveRarity = 8, kSignalRarity = 24, kStrangeRarity = 2;
 constexpr std::size_t kMostStrangers = 12;
 constexpr uid_t kOtherUser = 54'321;
+constexpr in_addr_t kFirstHost = 0x0a4d0001;  // 10.77.0.1
 // What strangers say: nothing that is a frame, a frame without end, and one that has no kind.
 const std::array<std::string, 4> kStrange = {
     "GET / HTTP/1.0\r\n\r\n", std::string("ferry/u\n\1\0\0\0\0\0\0\0\377\377\377\377\0\0\0\0", 24),
@@ -81,6 +83,7 @@ Kernel::Kernel(Simulation& simulation, Network& network, std::vector<int> hosts)
       hosts_(std::move(hosts)),
       processes_(hosts_.size()) {
   the_kernel = this;
+  setenv("FERRY_SECRET", "the secret of a simulation", 1);  // of all processes
 }
 
 Kernel::~Kernel() { the_kernel = nullptr; }
@@ -204,14 +207,30 @@ int Kernel::port_in(const sockaddr* address) {
                    : reinterpret_cast<const sockaddr_in*>(address)->sin_port);
 }
 
-// Names of sockets are each host's own; there is one host with the port.
+// The loopback, and the address of all interfaces, are this host's.
+int Kernel::host_in(const sockaddr* address) const {
+  if (address->sa_family != AF_INET) return host();
+  const in_addr_t ip = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+  return ip < kFirstHost || ip >> 24 == IN_LOOPBACKNET ? host() : static_cast<int>(ip - kFirstHost);
+}
+
+sockaddr_in Kernel::own_address() const {
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(kFirstHost + static_cast<in_addr_t>(host()));
+  return own;
+}
+
+// Names of sockets, and ports, are each host's own.
 std::string Kernel::key_of(const sockaddr* address, socklen_t bytes) const {
-  if (address->sa_family != AF_UNIX) return key_of(port_in(address));
+  if (address->sa_family != AF_UNIX) return key_of(host_in(address), port_in(address));
   const char* const name = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
   return std::to_string(host()) + std::string(name, bytes - offsetof(sockaddr_un, sun_path));
 }
 
-std::string Kernel::key_of(int port) { return "port " + std::to_string(port); }
+std::string Kernel::key_of(int host, int port) {
+  return "port " + std::to_string(port) + " of host " + std::to_string(host);
+}
 
 std::shared_ptr<Kernel::Listener> Kernel::listener_at(const std::string& key) const {
   for (const auto& listener : listeners_) {
@@ -226,7 +245,7 @@ int Kernel::bind(int descriptor, const sockaddr* address, socklen_t bytes) {
   if (!socket) return -EBADF;
   const bool any_port = address->sa_family != AF_UNIX && port_in(address) == 0;
   socket->port = any_port ? next_port_++ : port_in(address);
-  socket->bound = any_port ? key_of(socket->port) : key_of(address, bytes);
+  socket->bound = any_port ? key_of(host(), socket->port) : key_of(address, bytes);
   return listener_at(socket->bound) ? -EADDRINUSE : 0;
 }
 

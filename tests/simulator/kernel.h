@@ -1,10 +1,11 @@
 // Kernel: the processes, descriptors and sockets that the ranks of a simulation see. Each rank is a
 // process of its own, each node a host of its own, or all are on one. Connections carry bytes in
-// order, cut anywhere; they are slow, may end, and strangers may make one too. The calls of Linux
-// that the engine makes while ranks meet end here, since its programs are linked with --wrap
-// (system_calls.cc). machine.cc keeps its memory in it.
+// order, cut anywhere; they are slow, may end, and strangers may make one too. Host 0 has the
+// address 10.77.0.1. The calls of Linux that the engine makes while ranks meet end here, since its
+// programs are linked with --wrap (system_calls.cc). machine.cc keeps its memory in it.
 #pragma once
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -63,6 +64,7 @@ class Kernel {
   // ---- calls of the rank that runs: a result, or an errno below zero
   int rank() const { return simulation_.running(); }
   int host() const { return hosts_[static_cast<std::size_t>(rank())]; }
+  Network& network() const { return network_; }
   int open(std::shared_ptr<File> file);
   std::shared_ptr<File> file(int descriptor);
   int duplicate(int descriptor);
@@ -80,6 +82,7 @@ class Kernel {
   std::int64_t receive(int descriptor, msghdr& message);
   int poll(pollfd* polled, std::size_t count, int wait_ms);
   void sleep_us(std::int64_t us);
+  sockaddr_in own_address() const;
   int open_pidfd(int pid);
   bool runs(int pid) const;
   void fill_at_random(void* bytes, std::size_t count);
@@ -103,8 +106,9 @@ class Kernel {
   std::shared_ptr<Kind> find(int descriptor);
   void put(int descriptor, std::shared_ptr<File> file);
   static int port_in(const sockaddr* address);
+  int host_in(const sockaddr* address) const;
   std::string key_of(const sockaddr* address, socklen_t bytes) const;
-  static std::string key_of(int port);
+  static std::string key_of(int host, int port);
   std::shared_ptr<Listener> listener_at(const std::string& key) const;
   std::shared_ptr<Stream> join(Stream& from, Listener& listener);
   void connect_later(const std::shared_ptr<Stream>& stream, const std::string& key);

@@ -30,6 +30,12 @@ Machine::Machine() { the_machine = this; }
 Machine::~Machine() { the_machine = nullptr; }
 Machine& Machine::current() { return *the_machine; }
 
+std::shared_ptr<Memory> Machine::first_mapped(int rank) const {
+  const auto first =
+      std::ranges::find_if(mappings, [rank](const Mapping& one) { return one.rank == rank; });
+  return first == mappings.end() ? nullptr : first->memory;
+}
+
 std::shared_ptr<Memory> Machine::last_mapped(int rank) const {
   const auto last = std::find_if(mappings.rbegin(), mappings.rend(),
                                  [rank](const Mapping& one) { return one.rank == rank; });
@@ -83,6 +89,11 @@ void unshare_progress(GroupState*) noexcept {
 
 bool progress_all_here() noexcept {
   return Machine::current().groups.at(Simulation::current().running())->move_messages();
+}
+
+std::unique_ptr<Transport> ucx_transport() {
+  const Kernel& kernel = *Kernel::of_running_rank();
+  return kernel.network().transport(kernel.rank());
 }
 
 // ---- segments

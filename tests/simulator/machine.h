@@ -45,7 +45,8 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   static Machine& current();
-  // Of the mappings that a rank has, the last; null: it has none.
+  // Of the mappings that a rank has, the first and the last; null: it has none.
+  std::shared_ptr<Memory> first_mapped(int rank) const;
   std::shared_ptr<Memory> last_mapped(int rank) const;
 
   std::function<bool()> refuses_memory = [] { return false; };

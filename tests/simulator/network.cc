@@ -32,32 +32,34 @@ std::int64_t drawn(Simulation& simulation, const std::array<std::int64_t, kCount
 
 class Network::SimulatedTransport final : public internal::Transport {
  public:
-  SimulatedTransport(Network& network, int rank)
-      : network_(network), simulation_(network.simulation_), rank_(rank) {
-    box().open = true;
+  SimulatedTransport(Network& network, int number)
+      : network_(network), simulation_(network.simulation_), number_(number) {
+    box().open = box().used = true;
     ++network_.num_transports_;
   }
   ~SimulatedTransport() override {
-    network_.close(rank_);
+    network_.close(number_);
     --network_.num_transports_;
   }
 
-  std::string address() const override { return std::to_string(rank_); }
+  std::string address() const override { return std::to_string(number_); }
   void let_in(const std::vector<std::string>&) override {}
   void connect(const std::map<int, std::string>& addresses) override {
     for (const auto& [peer, address] : addresses) {
-      box().connected[static_cast<std::size_t>(peer)] = true;
-      if (box().cut[static_cast<std::size_t>(peer)]) network_.lose(rank_, peer, "it is gone");
+      const auto other = static_cast<std::size_t>(std::stoi(address));
+      box().peers[other] = peer;
+      if (box().cut[other]) network_.lose(number_, static_cast<int>(other), "it is gone");
     }
   }
+  void disconnect(int peer) override { network_.disconnect(number_, peer); }
   std::size_t max_body_bytes() override {
     if (simulation_.enumerates()) return kBodyBytes[0];
     return kBodyBytes[static_cast<std::size_t>(simulation_.choose(kBodyBytes.size(), kBodyRarity))];
   }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
-    return network_.send(rank_, peer,
-                         {.from = rank_,
+    return network_.send(number_, network_.find(number_, peer),
+                         {.from = number_,
                           .head = {head.begin(), head.end()},
                           .body = {},
                           .theirs = body,
@@ -90,27 +92,37 @@ class Network::SimulatedTransport final : public internal::Transport {
   std::string describe() const override { return "a simulation"; }
 
  private:
-  Box& box() { return network_.box(rank_); }
+  Box& box() { return network_.box(number_); }
 
   Network& network_;
   Simulation& simulation_;
-  const int rank_;
+  const int number_;
 };
 
 Network::Network(Simulation& simulation, std::vector<int> nodes)
-    : simulation_(simulation),
-      nodes_(std::move(nodes)),
-      boxes_(nodes_.size()),
-      parted_ns_(nodes_.size()) {
+    : simulation_(simulation), nodes_(std::move(nodes)), parted_ns_(nodes_.size()) {
+  for (std::size_t process = 0; process < nodes_.size(); ++process) {
+    add_box(static_cast<int>(process));
+    last_.push_back(static_cast<int>(process));
+  }
+}
+
+void Network::add_box(int process) {
+  boxes_.emplace_back().process = process;
   for (Box& box : boxes_) {
-    box.connected.resize(nodes_.size());
-    box.cut.resize(nodes_.size());
-    box.lost.resize(nodes_.size());
+    box.peers.resize(boxes_.size(), kNobody);
+    box.cut.resize(boxes_.size());
+    box.lost.resize(boxes_.size());
   }
 }
 
 std::unique_ptr<internal::Transport> Network::transport(int rank) {
-  return std::make_unique<SimulatedTransport>(*this, rank);
+  int& last = last_[static_cast<std::size_t>(rank)];
+  if (box(last).used) {
+    last = static_cast<int>(boxes_.size());
+    add_box(rank);
+  }
+  return std::make_unique<SimulatedTransport>(*this, last);
 }
 
 // Both ends are within reach of each other again by then.
@@ -129,8 +141,31 @@ std::int64_t Network::journey_ns(int from, int to) {
 }
 
 int Network::num_connected(int rank) const {
-  return static_cast<int>(
-      std::ranges::count(boxes_[static_cast<std::size_t>(rank)].connected, true));
+  const std::vector<int>& peers = box(last_[static_cast<std::size_t>(rank)]).peers;
+  return static_cast<int>(std::ssize(peers) - std::ranges::count(peers, kNobody));
+}
+
+int Network::reached(int process, int peer) const {
+  const int found = find(last_[static_cast<std::size_t>(process)], peer);
+  return found < 0 ? -1 : box(found).process;
+}
+
+// The transport at the other end; -1: there is none.
+int Network::find(int transport, int peer) const {
+  const std::vector<int>& peers = box(transport).peers;
+  const auto found = std::ranges::find(peers, peer);
+  return found == peers.end() ? -1 : static_cast<int>(found - peers.begin());
+}
+
+// Nothing comes from that transport any more, or goes to it.
+void Network::disconnect(int transport, int peer) {
+  const int other = find(transport, peer);
+  if (other < 0) return;
+  Box& mine = box(transport);
+  mine.peers[static_cast<std::size_t>(other)] = kNobody;
+  mine.cut[static_cast<std::size_t>(other)] = mine.lost[static_cast<std::size_t>(other)] = true;
+  std::erase_if(mine.losses, [peer](const Loss& loss) { return loss.peer == peer; });
+  std::erase_if(mine.arrived, [other](const auto& packet) { return packet->from == other; });
 }
 
 std::int64_t Network::tell_ns() {
@@ -138,8 +173,8 @@ std::int64_t Network::tell_ns() {
 }
 
 bool Network::send(int from, int to, Packet sent) {
-  if (box(from).lost[static_cast<std::size_t>(to)] || simulation_.dead(from)) return true;
-  if (on_send) on_send(from, sent.head, sent.theirs);
+  if (to < 0 || box(from).lost[static_cast<std::size_t>(to)] || dead(from)) return true;
+  if (on_send) on_send(box(from).process, sent.head, sent.theirs);
   simulation_.progressed();
   auto packet = std::make_shared<Packet>(std::move(sent));
   overheard_ = packet->head;
@@ -161,12 +196,13 @@ bool Network::send(int from, int to, Packet sent) {
 // What its sender still has leaves at the last moment.
 void Network::depart(int to, const std::shared_ptr<Packet>& packet) {
   const int from = packet->from;
-  std::int64_t at = journey_ns(from, to);
+  const int sender = box(from).process, receiver = box(to).process;
+  std::int64_t at = journey_ns(sender, receiver);
   simulation_.at(at, [this, from, packet] { leave(from, packet); });
   const bool twice = !simulation_.enumerates() && simulation_.choose(2, kRepeatRarity) > 0;
   for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
     simulation_.at(at, [this, to, packet] { arrive(to, packet); });
-    if (twice) at = std::max(at, journey_ns(from, to));
+    if (twice) at = std::max(at, journey_ns(sender, receiver));
   }
 }
 
@@ -183,21 +219,21 @@ void Network::leave(int from, const std::shared_ptr<Packet>& packet) {
 void Network::arrive(int to, const std::shared_ptr<Packet>& packet) {
   Box& there = box(to);
   const bool cut = packet->from >= 0 && there.lost[static_cast<std::size_t>(packet->from)];
-  if (packet->gone || cut || !there.open || simulation_.dead(to)) return;
+  if (packet->gone || cut || !there.open || dead(to)) return;
   there.arrived.push_back(packet);
   simulation_.progressed();
   simulation_.wake(&there);
 }
 
-// `rank` is told; what has not come by then never comes.
-void Network::lose(int rank, int peer, const std::string& why) {
-  Box& mine = box(rank);
+// It is told; what has not come by then never comes.
+void Network::lose(int transport, int peer, const std::string& why) {
+  Box& mine = box(transport);
   mine.cut[static_cast<std::size_t>(peer)] = true;
-  if (!mine.connected[static_cast<std::size_t>(peer)]) return;
+  if (mine.peers[static_cast<std::size_t>(peer)] == kNobody) return;
   simulation_.at(tell_ns(), [this, &mine, peer, why] {
     if (!mine.open || mine.lost[static_cast<std::size_t>(peer)]) return;
     mine.lost[static_cast<std::size_t>(peer)] = true;
-    mine.losses.push_back({peer, why});
+    mine.losses.push_back({mine.peers[static_cast<std::size_t>(peer)], why});
     simulation_.progressed();
     simulation_.wake(&mine);
   });
@@ -227,25 +263,27 @@ void Network::part(int node, std::int64_t until_ns) {
 }
 
 void Network::kill(int rank) {
-  for (const auto& packet : box(rank).leaving) packet->gone = true;
+  const int last = last_[static_cast<std::size_t>(rank)];
+  for (const auto& packet : box(last).leaving) packet->gone = true;
   for (int peer = 0; peer < static_cast<int>(boxes_.size()); ++peer)
-    lose(peer, rank, "its process is gone");
+    lose(peer, last, "its process is gone");
 }
 
 // Whoever is connected learns it; what has come and is not read may be dropped.
-void Network::close(int rank) {
-  Box& mine = box(rank);
+void Network::close(int transport) {
+  Box& mine = box(transport);
   for (const auto& packet : mine.leaving) packet->gone = true;
   mine.leaving.clear();
   mine.held.clear();
   mine.open = false;
-  if (simulation_.dead(rank)) return;
+  if (dead(transport)) return;
   simulation_.note("closes its transport");
   for (int peer = 0; peer < static_cast<int>(boxes_.size()); ++peer) {
     const bool drops = simulation_.choose(2, kDropRarity) > 0;
     if (drops)
-      std::erase_if(box(peer).arrived, [rank](const auto& packet) { return packet->from == rank; });
-    lose(peer, rank, "its transport is closed");
+      std::erase_if(box(peer).arrived,
+                    [transport](const auto& packet) { return packet->from == transport; });
+    lose(peer, transport, "its transport is closed");
   }
 }
 
@@ -256,7 +294,7 @@ void Network::send_strange(int rank) {
   packet.head.resize(head);
   for (std::size_t i = 0; i < std::min(head, kJobBytes); ++i) packet.head[i] = std::byte{0x5a};
   packet.body.resize(static_cast<std::size_t>(simulation_.choose(100, 2)), std::byte{0xff});
-  arrive(rank, std::make_shared<Packet>(std::move(packet)));
+  arrive(last_[static_cast<std::size_t>(rank)], std::make_shared<Packet>(std::move(packet)));
 }
 
 }  // namespace ferry::test

@@ -1,6 +1,8 @@
 // Network: virtual transports between the ranks of a simulation. Packets are delayed, overtake each
 // other, arrive twice and are cut anywhere; connections are lost, nodes are unreachable for a
-// while, strangers send bytes. It guarantees only what network/transport.h promises.
+// while, strangers send bytes. It guarantees only what network/transport.h promises. Ranks are
+// numbered by their processes: those of the first view are their ranks. A process that tries again
+// to take a place has another transport then, at another address.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +38,8 @@ class Network {
   void cut_end(int rank, int peer);
   // Its connections are lost to the others.
   void kill(int rank);
+  // The process that `process` reaches as `peer`; -1: none.
+  int reached(int process, int peer) const;
   // When a packet that leaves now comes, and when a rank is told that one is lost.
   std::int64_t journey_ns(int from, int to);
   std::int64_t tell_ns();
@@ -50,8 +54,9 @@ class Network {
 
  private:
   class SimulatedTransport;
+  static constexpr int kNobody = -1;
   struct Packet {
-    int from;
+    int from;  // the transport
     std::vector<std::byte> head, body;
     std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
     void* ticket;
@@ -61,10 +66,13 @@ class Network {
     int peer;
     std::string why;
   };
-  // What one rank's transport has still to tell.
+  // What one transport has still to tell. The first one of each process has its number.
   struct Box {
     bool open = false;
-    std::vector<bool> connected, cut, lost;  // [ranks] lost: cut, and told so
+    int process = 0;
+    bool used = false;            // it is open, or was
+    std::vector<int> peers;       // [transports] as which rank it is connected; or kNobody
+    std::vector<bool> cut, lost;  // [transports] lost: cut, and told so
     std::deque<std::shared_ptr<Packet>> arrived;
     std::vector<void*> sent;
     std::vector<Loss> losses;
@@ -74,17 +82,23 @@ class Network {
     bool empty() const { return arrived.empty() && sent.empty() && losses.empty(); }
   };
 
-  Box& box(int rank) { return boxes_[static_cast<std::size_t>(rank)]; }
+  Box& box(int transport) { return boxes_[static_cast<std::size_t>(transport)]; }
+  const Box& box(int transport) const { return boxes_[static_cast<std::size_t>(transport)]; }
+  bool dead(int transport) const { return simulation_.dead(box(transport).process); }
+  void add_box(int process);
+  int find(int transport, int peer) const;
+  void disconnect(int transport, int peer);
   bool send(int from, int to, Packet packet);
   void depart(int to, const std::shared_ptr<Packet>& packet);
   void leave(int from, const std::shared_ptr<Packet>& packet);
   void arrive(int to, const std::shared_ptr<Packet>& packet);
-  void lose(int rank, int peer, const std::string& why);
-  void close(int rank);
+  void lose(int transport, int peer, const std::string& why);
+  void close(int transport);
 
   Simulation& simulation_;
   const std::vector<int> nodes_;
-  std::deque<Box> boxes_;                                   // [ranks]
+  std::deque<Box> boxes_;                                   // [transports]
+  std::vector<int> last_;                                   // [processes] the last transport
   std::vector<std::int64_t> parted_ns_;                     // [nodes] until when
   std::map<std::pair<int, int>, std::int64_t> held_up_ns_;  // by sender and receiver, likewise
   std::vector<std::byte> overheard_;                        // the head of some packet

@@ -136,7 +136,7 @@ class Run {
     const auto by = internal::Deadline::after(options.deadline);
     try {
       return internal::GroupState::join(meet(rank, by), options, {"simulation", "a test"}, by,
-                                        [this, rank] { return network_.transport(rank); });
+                                        internal::ucx_transport);
     } catch (const Error& error) {
       check(rank, told_ns, {error.code(), error.what(), error.culprit()}, "joining");
       throw;
@@ -146,7 +146,7 @@ class Run {
   std::unique_ptr<internal::Rendezvous> meet(int rank, const internal::Deadline& by) {
     if (case_.one_host())
       return internal::process_rendezvous("a simulation", rank, case_.nodes(), by);
-    internal::TcpEndpoint endpoint{.address = {{"127.0.0.1"}, kPort},
+    internal::TcpEndpoint endpoint{.address = {{"10.77.0.1"}, kPort},
                                    .secret = "the secret of a simulation",
                                    .group = "a simulation",
                                    .interfaces = "",

@@ -1,7 +1,8 @@
 // simulate <seed>: one run with its trace, and the errors of its ranks. simulate <first> <count>:
 // many runs; each that fails is printed with the command that replays it. `simulate views` and the
-// same: runs of groups that lose ranks and go on (views.h); `simulate agreement`: the same with
-// groups of several nodes (agreement.h). FERRY_LOG prints more.
+// same: runs of groups that lose ranks and go on (views.h); `simulate admissions`: those of several
+// nodes; `simulate agreement`: of several nodes that may be cut apart (agreement.h). FERRY_LOG
+// prints more.
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,21 +97,22 @@ int simulate_cases(const Seeds& seeds) {
   return end(bad, seeds.runs, steps);
 }
 
-int simulate_views(const Seeds& seeds) {
-  int views = 0, rounds = 0, remade = 0, returns = 0, admitted = 0, joins = 0, refused = 0;
+int simulate_views(const Seeds& seeds, ViewsCase (*draw)(std::uint64_t seed)) {
+  int views = 0, rounds = 0, remade = 0, returns = 0, admitted = 0, joins = 0, refused = 0,
+      ended = 0;
   const auto [bad, steps] =
-      play(seeds, draw_views, run_views, [&](const ViewsCase& /*drawn*/, const ViewsOutcome& one) {
+      play(seeds, draw, run_views, [&](const ViewsCase& /*drawn*/, const ViewsOutcome& one) {
         views += one.num_views, rounds += one.num_rounds, remade += one.num_remade;
         returns += one.num_returns, admitted += one.num_admitted;
-        joins += one.num_joins, refused += one.num_refused;
+        joins += one.num_joins, refused += one.num_refused, ended += one.num_ended;
       });
   std::printf(
       "%d views, %d rounds finished by a rank, %d exchanges made by a rank in a later view\n",
       views, rounds, remade);
   std::printf(
       "%d processes came to take a place, %d were admitted, %d of them joined an exchange; admit() "
-      "ended %d times with an error on a rank\n",
-      returns, admitted, joins, refused);
+      "ended %d times with an error on a rank; %d ranks were in a part that may not go on\n",
+      returns, admitted, joins, refused, ended);
   return end(bad, seeds.runs, steps);
 }
 
@@ -139,7 +141,7 @@ int main(int argc, char** argv) {
   use_one_processor();
   std::string program = argv[0];
   const std::string_view kind = argc > 1 ? argv[1] : "";
-  const bool named = kind == "views" || kind == "agreement";
+  const bool named = kind == "views" || kind == "admissions" || kind == "agreement";
   if (named) {
     program += " " + std::string(kind);
     ++argv, --argc;
@@ -149,6 +151,7 @@ int main(int argc, char** argv) {
                     .runs = many ? std::strtoull(argv[2], nullptr, 10) : 1,
                     .many = many,
                     .replay = program};
-  if (kind == "views") return simulate_views(seeds);
+  if (kind == "views") return simulate_views(seeds, draw_views);
+  if (kind == "admissions") return simulate_views(seeds, draw_admissions);
   return kind == "agreement" ? simulate_agreement(seeds) : simulate_cases(seeds);
 }

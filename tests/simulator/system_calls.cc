@@ -3,6 +3,8 @@
 // descriptors of this machine, they are passed on to Linux.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -52,6 +54,8 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 int __real_close(int);
 int __real_fcntl(int, int, ...);
 int __real_getentropy(void*, std::size_t);
+void __real_freeifaddrs(ifaddrs*);
+int __real_getifaddrs(ifaddrs**);
 int __real_getrlimit(__rlimit_resource_t, rlimit*);
 int __real_kill(pid_t, int);
 int __real_open(const char*, int, ...);
@@ -121,6 +125,24 @@ int __wrap_usleep(useconds_t us) {
   if (!kernel) return __real_usleep(us);
   kernel->sleep_us(us);
   return 0;
+}
+
+// A host has one interface.
+int __wrap_getifaddrs(ifaddrs** first) {
+  Kernel* const kernel = Kernel::of_running_rank();
+  if (!kernel) return __real_getifaddrs(first);
+  static sockaddr_in address;
+  static ifaddrs interface;
+  address = kernel->own_address();
+  interface = {};
+  interface.ifa_name = const_cast<char*>("eth0");
+  interface.ifa_flags = IFF_UP;
+  interface.ifa_addr = reinterpret_cast<sockaddr*>(&address);
+  *first = &interface;
+  return 0;
+}
+void __wrap_freeifaddrs(ifaddrs* first) {
+  if (!Kernel::of_running_rank()) __real_freeifaddrs(first);
 }
 
 pid_t __wrap_getpid() {

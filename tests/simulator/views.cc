@@ -8,8 +8,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
-#include "bootstrap/rendezvous.h"
 #include "exchange/setup/configuration.h"
 #include "exchange/setup/setup.h"
 #include "exchange/view_rounds.h"
@@ -24,31 +24,35 @@ namespace ferry::test {
 
 namespace {
 
-constexpr const char* kAddress = "a simulation";
+constexpr int kGroupPort = 4711;
 
 class ViewsRun {
  public:
   ViewsRun(const ViewsCase& drawn, Choices& choices, bool trace)
       : case_(drawn),
         simulation_(choices, trace),
-        network_(simulation_, std::vector<int>(drawn.num_processes())),
-        kernel_(simulation_, network_, std::vector<int>(drawn.num_processes())),
+        network_(simulation_, nodes_of_processes(drawn)),
+        kernel_(simulation_, network_, drawn.hosts()),
         blows_(drawn.blows),
         processes_(drawn.num_processes()),
         times_(simulation_,
                {drawn.num_processes(), drawn.deadline, drawn.has(Fault::kStop), "process"},
-               [this](const std::string& what) { complain(what); }) {}
+               [this](const std::string& what) { complain(what); }) {
+    Members& first = views_[1];
+    for (int rank = 0; rank < drawn.num_ranks(); ++rank) first.push_back(rank);
+  }
 
   ViewsOutcome play() {
     for (int process = 0; process < case_.num_processes(); ++process)
       simulation_.add_rank([this, process] { be(process); });
     simulation_.after_step([this](int process) { look(process); });
     if (!simulation_.run()) outcome_.wrong.emplace_back("the run did not end");
-    if (machine_.mappings.size() + kernel_.num_open() > 0)
-      complain(fmt::format("left behind: {} segments, {} descriptors", machine_.mappings.size(),
+    if (machine_.mappings.size() + network_.num_transports() + kernel_.num_open() > 0)
+      complain(fmt::format("left behind: {} segments, {} transports, {} descriptors",
+                           machine_.mappings.size(), network_.num_transports(),
                            kernel_.num_open()));
     check_admitted();
-    outcome_.num_views = static_cast<int>(views_.size()) + 1;
+    outcome_.num_views = static_cast<int>(views_.size());
     // Each process ends at most one view by its end and begins one, and others by survive().
     const int most = 1 + case_.num_processes() + outcome_.num_admitted + num_surviving_;
     if (outcome_.num_views > most && !case_.has(Fault::kStop))
@@ -59,19 +63,23 @@ class ViewsRun {
   }
 
  private:
-  static constexpr std::int64_t kStoppedNs = 150'000'000, kForGoodNs = 6'000'000'000;
+  static constexpr std::int64_t kStoppedNs = 150'000'000, kForGoodNs = 6'000'000'000,
+                                kOutageNs = 100'000'000;
   static constexpr int kWhimRarity = 6, kMostCalls = 200;
 
-  using Members = std::vector<int>;  // [ranks] the process; kNobody: the view lacks the rank
-  static constexpr int kNobody = -1;
+  // [ranks] the process; kNobody: the view lacks the rank; kUnknown: no process has told it yet.
+  using Members = std::vector<int>;
+  static constexpr int kNobody = -1, kUnknown = -2;
 
   struct Raised {};
   struct Process {
     bool gone = false, raises = false;
     bool refused = false;           // it has not joined, though others may have: it lives on
+    bool late = false;              // the same, as it reached its deadline
     int clears = 0;                 // ranks whose flags it may clear, as bits
     bool in_admission = false;      // the same, or while it joins as a newcomer
     std::uint64_t admitted_in = 0;  // the view that began with it
+    std::uint64_t late_in = 0;      // the last view in which its admit() reached its deadline
   };
   struct Playing {
     std::unique_ptr<Seat> seat;
@@ -81,20 +89,40 @@ class ViewsRun {
   void complain(const std::string& what) { outcome_.wrong.push_back(what); }
   Process& mine() { return processes_[simulation_.running()]; }
   bool dead() const { return simulation_.dead(simulation_.running()); }
-  int rank_of(int process) const {
-    return process < case_.num_ranks ? process : case_.returns[process - case_.num_ranks].rank;
+  static std::vector<int> nodes_of_processes(const ViewsCase& drawn) {
+    std::vector<int> nodes;
+    for (int process = 0; process < drawn.num_processes(); ++process)
+      nodes.push_back(drawn.nodes.of_rank[drawn.rank_of(process)]);
+    return nodes;
+  }
+  int node_of(int rank) const { return case_.nodes.of_rank[rank]; }
+  bool first_of_node(const View& view, int rank) const {
+    return std::ranges::none_of(
+        view.members, [&](int one) { return one < rank && node_of(one) == node_of(rank); });
   }
 
-  // The process that the running one knows as `rank`.
-  static int process_of(const Group& group, int rank) {
-    return group.state()->rendezvous().pid(rank) - Kernel::kFirstPid;
-  }
+  // Of a view that the running process is in: what it knows itself.
   Members members_of(const Group& group) const {
-    Members members(case_.num_ranks, kNobody);
-    for (const int rank : group.view().members) members[rank] = process_of(group, rank);
+    Members members(case_.num_ranks(), kNobody);
+    for (const int rank : group.view().members) {
+      const int reached = network_.reached(simulation_.running(), rank);
+      members[rank] = reached < 0 ? kUnknown : reached;
+      if (group.state()->here(rank))
+        members[rank] = group.state()->rendezvous().pid(rank) - Kernel::kFirstPid;
+    }
+    members[group.rank()] = simulation_.running();
     return members;
   }
-  bool lost(int process) const { return simulation_.dead(process) || processes_[process].gone; }
+  // The process that is `rank` in the view of the group.
+  int process_of(const Group& group, int rank) const {
+    return views_.at(group.view().number)[rank];
+  }
+  // Between nodes a newcomer that loses the members of its node tries again.
+  bool lost(int process) const {
+    if (process < 0 || simulation_.dead(process) || processes_[process].gone) return true;
+    return case_.nodes.several() && process >= case_.num_ranks() &&
+           processes_[process].admitted_in == 0;
+  }
 
   // ---- a process
 
@@ -102,7 +130,7 @@ class ViewsRun {
     try {
       times_.begin();
       Playing playing;
-      Group group = process < case_.num_ranks ? join(process) : come_back(process, playing);
+      Group group = process < case_.num_ranks() ? join(process) : come_back(process, playing);
       live(group, playing);
     } catch (const Raised&) {
     } catch (const Error& error) {  // of the join
@@ -115,24 +143,34 @@ class ViewsRun {
   }
 
   Group join(int rank) {
-    const GroupOptions options{.deadline = case_.deadline};
-    const auto by = internal::Deadline::after(options.deadline);
-    Group group = internal::GroupState::join(
-        internal::process_rendezvous(kAddress, rank, std::vector<int>(case_.num_ranks), by),
-        options, {"simulation", "a test"}, by, [this, rank] { return network_.transport(rank); });
-    watch_group(group);
+    Group group = connect(rank, false);
+    watch_group();
     return group;
   }
 
+  // The first host of the address is that of rank 0. A newcomer finds the group at any host.
+  Group connect(int rank, bool newcomer) const {
+    std::string address = "a simulation";
+    if (!case_.one_host) {
+      std::vector<std::string> hosts;
+      for (int host = 0; host <= std::ranges::max(case_.hosts()); ++host)
+        hosts.push_back(fmt::format("10.77.0.{}", host + 1));
+      address = fmt::format("tcp://{}:{}", fmt::join(hosts, ","), kGroupPort);
+    }
+    return Group::connect(
+        address, rank, case_.num_ranks(),
+        {.deadline = case_.deadline, .topology = case_.nodes.topology, .newcomer = newcomer});
+  }
+
   Group come_back(int process, Playing& playing) {
-    const ViewsCase::Return& drawn = case_.returns[process - case_.num_ranks];
+    const ViewsCase::Return& drawn = case_.returns[process - case_.num_ranks()];
     simulation_.sleep(nullptr, drawn.at_ns);
     times_.begin();
     ++outcome_.num_returns;
     mine().in_admission = true;
-    Group group = Group::connect(kAddress, drawn.rank, case_.num_ranks,
-                                 {.deadline = case_.deadline, .newcomer = true});
+    Group group = connect(drawn.rank, true);
     mine().in_admission = false;
+    watch_group();
     mine().admitted_in = group.view().number;
     ++outcome_.num_admitted;
     if (!dead()) check_begun(group);
@@ -146,7 +184,7 @@ class ViewsRun {
     try {
       Exchange exchange = Exchange::join(group, case_.config);
       std::vector<int> owners = exchange.config().expert_ranks;
-      if (owners.empty()) owners = internal::Survival(case_.num_ranks).view().members;
+      if (owners.empty()) owners = internal::Survival(case_.num_ranks()).view().members;
       playing.owners = set_of({.members = owners});
       playing.seat = std::make_unique<Seat>(group, scenario_of(owners), std::move(exchange));
       ++outcome_.num_joins;
@@ -170,8 +208,9 @@ class ViewsRun {
 
   void check_refused(int process, const Error& error) {
     mine().in_admission = false;
+    mine().late = error.code() == Code::kTimeout;
     if (dead()) return;
-    const bool newcomer = process >= case_.num_ranks;
+    const bool newcomer = process >= case_.num_ranks();
     times_.check(newcomer ? "joining a view" : "joining", case_.deadline);
     if (!newcomer && blows_.size() == case_.blows.size())
       complain(fmt::format("rank {}: an error without a fault: {}", process, error.what()));
@@ -196,19 +235,20 @@ class ViewsRun {
   Status take_back(Group& group) {
     for (int attempt = 0; !dead(); ++attempt) {
       const std::vector<int> lacking = lacking_in(group.view());
-      const ViewsCase::Admit drawn = case_.admit_in(group.view().number, attempt, lacking.size());
+      std::vector<int> named = coming_to(lacking);
+      const ViewsCase::Admit drawn = case_.admit_in(group.view().number, attempt, named.size());
       if (!drawn.called) break;
-      std::vector<int> named;
-      if (drawn.named >= 0) named.push_back(lacking[drawn.named]);
-      const Members before = members_of(group);
+      if (drawn.named >= 0) named = {named[drawn.named]};
+      if (named == lacking) named.clear();
+      const Members before = views_.at(group.view().number);
       const std::uint64_t number = group.view().number;
-      // The coordinator of an admission clears the flags of ranks that its view lacks.
-      if (group.rank() == group.view().members[0]) mine().clears = set_of({.members = lacking});
+      // The first member of each node clears the flags of ranks that the view lacks.
+      if (first_of_node(group.view(), group.rank())) mine().clears = set_of({.members = lacking});
       mine().in_admission = true;
       const Status status = group.admit(named, drawn.deadline);
       mine().in_admission = false;
       if (dead()) break;
-      if (status.ok()) {
+      if (group.view().number != number) {  // also if it lacks a newcomer
         check_view(group, number, before);
         attempt = -1;
       }
@@ -216,6 +256,7 @@ class ViewsRun {
       called(group, "admit", drawn.deadline);
       // A member that came late is in the view, and the others cannot meet it there.
       if (status.code() == Code::kTimeout) {
+        mine().late_in = group.view().number;
         ++num_surviving_;
         return {Code::kBroken, "admit: " + status.message(), status.culprit()};
       }
@@ -229,8 +270,18 @@ class ViewsRun {
 
   std::vector<int> lacking_in(const View& view) const {
     std::vector<int> ranks;
-    for (int rank = 0; rank < case_.num_ranks; ++rank)
+    for (int rank = 0; rank < case_.num_ranks(); ++rank)
       if (std::ranges::count(view.members, rank) == 0) ranks.push_back(rank);
+    return ranks;
+  }
+
+  // Between nodes, those of the ranks whose places processes come to take.
+  std::vector<int> coming_to(std::vector<int> ranks) const {
+    if (!case_.nodes.several()) return ranks;
+    std::erase_if(ranks, [&](int rank) {
+      return std::ranges::find(case_.returns, rank, &ViewsCase::Return::rank) ==
+             case_.returns.end();
+    });
     return ranks;
   }
 
@@ -281,7 +332,7 @@ class ViewsRun {
 
   // False: this process ends.
   bool go_on(Group& group) {
-    const Members before = members_of(group);
+    const Members before = views_.at(group.view().number);
     const std::uint64_t number = group.view().number;
     for (int calls = 0; !dead(); ++calls) {
       require(calls < kMostCalls, "survive() did not end");
@@ -289,17 +340,33 @@ class ViewsRun {
       called(group, "survive");
       if (dead()) return false;
       if (status.ok()) break;
+      if (status.code() == Code::kPeerLost) return check_refused_part(group, status), false;
       require(status.code() == Code::kTimeout && case_.has(Fault::kStop),
               "survive: " + status.message());
       const int culprit = process_of(group, status.culprit());
-      if (processes_[culprit].refused) return false;
-      require(is_stopped(culprit), "survive names a rank that is not stopped: " + status.message());
+      if (culprit >= 0 && processes_[culprit].refused) return false;
+      // Of another node it names any rank of those that it waits for.
+      require(case_.nodes.several() || is_stopped(culprit),
+              "survive names a rank that is not stopped: " + status.message());
     }
     if (dead()) return false;
     check_view(group, number, before);
+    // Between nodes it goes on with an admission that reached its deadline.
     for (const int rank : group.view().members)
-      require(before[rank] != kNobody, fmt::format("rank {} came back by survive()", rank));
+      require(before[rank] != kNobody || (case_.nodes.several() && mine().late_in == number),
+              fmt::format("rank {} came back by survive()", rank));
     return true;
+  }
+
+  // The part of a group that has too few votes may not go on.
+  void check_refused_part(const Group& group, const Status& status) {
+    const View& view = group.view();
+    std::set<int> nodes;
+    for (const int rank : view.members)
+      if (!lost(process_of(group, rank))) nodes.insert(node_of(rank));
+    require(case_.nodes.several() && !is_enough(case_.nodes, view, nodes),
+            "survive: " + status.message());
+    ++outcome_.num_ended;
   }
 
   // The next view has begun, on a member of the last one.
@@ -307,8 +374,8 @@ class ViewsRun {
     const std::uint64_t number = group.view().number;
     require(number == last + 1, fmt::format("view {} follows view {}", number, last));
     const Members now = check_begun(group);
-    for (int rank = 0; rank < case_.num_ranks; ++rank) {
-      if (before[rank] == kNobody) continue;
+    for (int rank = 0; rank < case_.num_ranks(); ++rank) {
+      if (before[rank] < 0 || now[rank] == kUnknown) continue;
       require(now[rank] == before[rank] || (now[rank] == kNobody && lost(before[rank])),
               fmt::format("view {} has process {} as rank {}, and not process {}, which lives",
                           number, now[rank], rank, before[rank]));
@@ -318,27 +385,31 @@ class ViewsRun {
   // A view has the same ranks, played by the same processes, on all of them.
   Members check_begun(const Group& group) {
     const std::uint64_t number = group.view().number;
-    Members now = members_of(group);
-    const auto [known, fresh] = views_.emplace(number, now);
-    require(known->second == now,
-            fmt::format("view {} has processes {} and processes {}", number,
-                        fmt::join(known->second, ", "), fmt::join(now, ", ")));
-    require(
-        now[group.rank()] == simulation_.running() && rank_of(now[group.rank()]) == group.rank(),
-        fmt::format("process {} is process {} of view {}", simulation_.running(), now[group.rank()],
-                    number));
-    return now;
+    const Members now = members_of(group);
+    Members& known = views_.emplace(number, now).first->second;
+    for (int rank = 0; rank < case_.num_ranks(); ++rank) {
+      if (known[rank] == kUnknown && now[rank] != kNobody) known[rank] = now[rank];
+      require(known[rank] == now[rank] || (now[rank] == kUnknown && known[rank] != kNobody),
+              fmt::format("view {} has processes {} and processes {}", number,
+                          fmt::join(known, ", "), fmt::join(now, ", ")));
+    }
+    require(case_.rank_of(simulation_.running()) == group.rank(),
+            fmt::format("process {} is rank {} of view {}", simulation_.running(), group.rank(),
+                        number));
+    return known;
   }
 
   // A process that a view has was admitted there or in an earlier view, or died meanwhile. Views
   // have the numbers from 2 on.
   void check_admitted() {
-    std::uint64_t number = 1;
+    std::uint64_t number = 0;
     for (const auto& [begun, members] : views_) {
       if (begun != ++number) complain(fmt::format("view {} was left out", number));
       number = begun;
       for (const int process : members) {
-        if (process < case_.num_ranks || simulation_.dead(process)) continue;
+        if (process < case_.num_ranks() || simulation_.dead(process)) continue;
+        // Between nodes it may reach its deadline when the members have agreed on the view.
+        if (case_.nodes.several() && processes_[process].late) continue;
         const std::uint64_t first = processes_[process].admitted_in;
         if (first == 0 || first > begun)
           complain(fmt::format("view {} has process {}, which was admitted in view {}", begun,
@@ -366,7 +437,10 @@ class ViewsRun {
   void called(const Group& group, const std::string& what, std::chrono::nanoseconds waits = {}) {
     if (dead()) return;
     times_.end(what, group.view().number, waits);
-    if (mine().raises) throw Raised();
+    if (mine().raises) {
+      mine().gone = true;
+      throw Raised();
+    }
     times_.compute();
   }
 
@@ -376,21 +450,22 @@ class ViewsRun {
     const auto [found, fresh] = scenarios_.try_emplace(owners);
     if (fresh) {
       ExchangeConfig config = case_.config;
-      if (std::ssize(owners) < case_.num_ranks) config.expert_ranks = owners;
-      found->second = scenario_of_sets(case_.num_ranks, config, case_.seed);
+      if (std::ssize(owners) < case_.num_ranks()) config.expert_ranks = owners;
+      found->second = scenario_of_sets(case_.nodes, config, case_.seed);
     }
     return found->second;
   }
 
-  void watch_group(const Group& group) {
-    if (group.rank() == 0) watch_.add_group(machine_.last_mapped(0), case_.num_ranks);
+  void watch_group() {
+    watch_.add_group(machine_.first_mapped(simulation_.running()), case_.num_ranks());
   }
 
   void watch_exchange(const Group& group, const Scenario& scenario) {
-    if (group.rank() != group.view().members[0]) return;
-    const internal::Setup setup(internal::complete_config(scenario.config, case_.num_ranks),
+    if (!first_of_node(group.view(), group.rank())) return;
+    const internal::Setup setup(internal::complete_config(scenario.config, case_.num_ranks()),
                                 group.topology(), group.rank(), {scenario.config.algorithm, ""});
-    watch_.add_exchange(machine_.last_mapped(simulation_.running()), setup.layout, case_.num_ranks);
+    watch_.add_exchange(machine_.last_mapped(simulation_.running()), setup.layout,
+                        case_.num_ranks());
   }
 
   // ---- what happens to them
@@ -413,6 +488,8 @@ class ViewsRun {
     const std::int64_t now = simulation_.time_ns();
     if (fault == Fault::kPause) return simulation_.stop(process, now + kStoppedNs);
     if (fault == Fault::kStop) return simulation_.stop(process, now + kForGoodNs);
+    if (fault == Fault::kOutage)
+      return network_.part(node_of(case_.rank_of(process)), now + kOutageNs);
     if (fault == Fault::kRaise) {
       processes_[process].raises = true;
       return;
@@ -431,88 +508,21 @@ class ViewsRun {
   std::vector<Process> processes_;
   CallTimes times_;
   std::map<std::vector<int>, Scenario> scenarios_;  // by the ranks that own experts
-  std::map<std::uint64_t, Members> views_;          // those that have begun, from the second on
+  std::map<std::uint64_t, Members> views_;          // those that have begun
   int num_surviving_ = 0;                           // ranks that ended a view by a whim
   FlagWatch watch_{
-      [this](int rank, int process) { return (processes_[process].clears >> rank & 1) != 0; }};
+      [this](int rank, int process) { return (processes_[process].clears >> rank & 1) != 0; },
+      !case_.nodes.several()};
   ViewsOutcome outcome_;
 };
 
 }  // namespace
 
-bool ViewsCase::has(Fault fault) const {
-  return std::ranges::any_of(blows, [fault](const Blow& blow) { return blow.fault == fault; });
-}
-
-// Equal on all members of the view.
-ViewsCase::Admit ViewsCase::admit_in(std::uint64_t view, int attempt, int num_lost) const {
-  constexpr int kMostAttempts = 3;
-  if (returns.empty() || num_lost == 0 || attempt >= kMostAttempts) return {};
-  Random random(seed, 6004 + view * kMostAttempts + static_cast<std::uint64_t>(attempt));
-  return {.called = !random.one_in(4),
-          .named = random.one_in(2) ? -1 : static_cast<int>(random.below(num_lost)),
-          .deadline = std::chrono::milliseconds(random.pick(std::array{30, 120, 500, 2000}))};
-}
-
-std::string ViewsCase::describe() const {
-  std::string text = fmt::format("{} ranks, {} rounds", num_ranks, num_rounds);
-  for (const Blow& blow : blows)
-    text += fmt::format(", {} of process {} after {} turns{}", name_of(blow.fault), blow.process,
-                        blow.turns, blow.in_admission ? " in admissions" : "");
-  for (const Return& back : returns)
-    text += fmt::format(", rank {} comes after {} us", back.rank, back.at_ns / 1000);
-  return text;
-}
-
-namespace {
-
-constexpr std::array kBlows = {Fault::kDeath, Fault::kDeath, Fault::kDeath,
-                               Fault::kRaise, Fault::kPause, Fault::kStop};
-
-// In half of the cases, with faults of their own.
-void draw_returns(ViewsCase& drawn) {
-  constexpr std::array<std::int64_t, 5> kAtNs = {0, 1'000'000, 10'000'000, 50'000'000, 200'000'000};
-  Random random(drawn.seed, 6003);
-  if (random.one_in(2)) return;
-  const int lost = static_cast<int>(random.below(drawn.num_ranks));
-  for (std::int64_t left = random.between(1, 3); left > 0; --left)
-    drawn.returns.push_back(
-        {.rank = random.one_in(3) ? static_cast<int>(random.below(drawn.num_ranks)) : lost,
-         .at_ns = random.pick(kAtNs),
-         .joins = !random.one_in(4)});
-  if (!random.one_in(4))
-    drawn.blows.push_back(
-        {.fault = Fault::kDeath, .process = lost, .turns = static_cast<int>(random.below(100))});
-  for (std::int64_t left = random.between(0, 2); left > 0; --left)
-    drawn.blows.push_back(
-        {.fault = random.pick(kBlows),
-         .process = static_cast<int>(random.below(drawn.num_processes())),
-         .turns = static_cast<int>(random.below(random.pick(std::array{10, 40, 150}))),
-         .in_admission = true});
-}
-
-}  // namespace
-
-ViewsCase draw_views(std::uint64_t seed) {
-  constexpr std::array kMostTurns = {20, 100, 300, 1000};
-  Random random(seed, 6002);
-  ViewsCase drawn{.seed = seed, .num_ranks = static_cast<int>(random.between(2, 4))};
-  drawn.config = {
-      .max_tokens = random.between(1, 5),
-      .hidden = random.between(1, 20),
-      .num_experts = 12,
-      .top_k = static_cast<int>(random.between(1, 4)),
-      .dtype = random.pick(std::array{DataType::kBf16, DataType::kFp32}),
-      .layout = random.pick(std::array{Layout::kRankMajor, Layout::kExpertMajor, Layout::kPadded}),
-      .depth = static_cast<int>(random.between(1, 3))};
-  for (std::int64_t left = random.between(0, 3); left > 0; --left)
-    drawn.blows.push_back({.fault = random.pick(kBlows),
-                           .process = static_cast<int>(random.below(drawn.num_ranks)),
-                           .turns = static_cast<int>(random.below(random.pick(kMostTurns)))});
-  drawn.num_rounds = static_cast<int>(random.between(1, 5));
-  draw_returns(drawn);
-  if (drawn.has(Fault::kStop)) drawn.deadline = std::chrono::milliseconds(400);
-  return drawn;
+bool is_enough(const Nodes& nodes, const View& view, const std::set<int>& numbers) {
+  const auto votes = std::ranges::count_if(
+      view.members, [&](int rank) { return numbers.contains(nodes.of_rank[rank]); });
+  return 2 * votes > std::ssize(view.members) || (2 * votes == std::ssize(view.members) &&
+                                                  numbers.contains(nodes.of_rank[view.members[0]]));
 }
 
 ViewsOutcome run_views(const ViewsCase& drawn, bool trace) {
