@@ -146,6 +146,7 @@ Status NodesAgreement::propose() {
 
 void NodesAgreement::begin_ballot() {
   phase_ = Phase::kPreparing;
+  ballot_ns_ = now_ns();
   slot().outvoted.store(0, std::memory_order_relaxed);  // as a speaker before found it
   // Relaxed: as in reply(). No ballot is used twice: this node has promised its earlier ones.
   const std::uint64_t promised = slot().promised.load(std::memory_order_relaxed);
@@ -167,7 +168,7 @@ Status NodesAgreement::choose() {
   for (const Node& node : nodes_) {
     if (node.promised && node.promise.accepted > (last ? last->promise.accepted : 0)) last = &node;
   }
-  if (!last && !keep_together() && now_ns() < apart_ns_ + kApartNs) {
+  if (!last && !keep_together() && ballot_ns_ < apart_ns_ + kApartNs) {
     phase_ = Phase::kIdle;
     retry_ns_ = now_ns() + kAgainNs;
     return {};

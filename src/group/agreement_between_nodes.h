@@ -63,7 +63,8 @@ class NodesAgreement {
 
  private:
   // A rank that has just died seems to be one to which a link is lost, until its node has seen
-  // that.
+  // that. So a node is left out only by a ballot that began so long after the loss was known: the
+  // promises for an earlier one may be older than the death.
   static constexpr std::int64_t kApartNs = 100'000'000;
 
   using What = AgreementMessage::What;
@@ -126,7 +127,8 @@ class NodesAgreement {
   AgreementMessage proposal_;
   std::uint64_t round_ = 0;
   std::int64_t send_ns_ = 0, retry_ns_ = 0, look_ns_ = 0;
-  std::int64_t apart_ns_ = 0;  // since when two nodes cannot reach each other
+  std::int64_t apart_ns_ = 0;   // since when two nodes cannot reach each other
+  std::int64_t ballot_ns_ = 0;  // when the ballot began
 };
 
 }  // namespace ferry::internal

@@ -192,7 +192,7 @@ FAULTS = [
     ("agreement, as it was once: a rank that does not speak for its node is silent",
      [(AGREE, "    return message.asks() ? std", "    return !FAULT && message.asks() ? std")]),
     ("agreement: a rank that has just died is one to which a link is lost",
-     [(AGREE, "&& now_ns() < apart_ns_ + kApartNs", "&& !FAULT && now_ns() < apart_ns_ + kApartNs")]),
+     [(AGREE, "&& ballot_ns_ < apart_ns_ + kApartNs", "&& !FAULT && ballot_ns_ < apart_ns_ + kApartNs")]),
     ("agreement, as it was once: other ranks of a node with too few votes wait",
      [(AGREE, "return without < 0 ? Status", "return FAULT || without < 0 ? Status")]),
 ]
