@@ -116,11 +116,15 @@ class AgreementRun {
     std::set<int> refused;
     for (const int rank : last.members)
       if (ranks_[rank].refused_in == last.number) refused.insert(case_.nodes.of_rank[rank]);
+    // It was alive when it was refused.
+    const auto was_dead = [&](int rank) {
+      return simulation_.dead(rank) && ranks_[rank].refused_in != last.number;
+    };
     const auto joined = [&](int set) {
       for (const int rank : last.members)
         for (const int peer : last.members)
           if (set >> case_.nodes.of_rank[rank] & 1 && set >> case_.nodes.of_rank[peer] & 1 &&
-              is_cut(rank, peer) && !simulation_.dead(rank) && !simulation_.dead(peer))
+              is_cut(rank, peer) && !was_dead(rank) && !was_dead(peer))
             return false;
       return true;
     };
@@ -262,7 +266,8 @@ class AgreementRun {
     std::set<int> reached;
     for (const int rank : group.view().members)
       if (!lost(rank) && !is_cut(me, rank)) reached.insert(case_.nodes.of_rank[rank]);
-    require(!is_enough(case_.nodes, group.view(), reached) || !has_two_parts(),
+    const bool others_went_on = views_.contains(group.view().number + 1);
+    require(!is_enough(case_.nodes, group.view(), reached) || !has_two_parts() || others_went_on,
             "a part that may go on is refused: " + status.message());
     ++outcome_.num_refused;
     mine().refused_in = group.view().number;

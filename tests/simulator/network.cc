@@ -253,13 +253,15 @@ void Network::cut_end(int rank, int peer) {
 
 void Network::hold_up(int from, int to, std::int64_t until_ns) {
   simulation_.note("is held up", static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to));
-  held_up_ns_[{from, to}] = until_ns;
+  std::int64_t& until = held_up_ns_[{from, to}];
+  until = std::max(until, until_ns);
 }
 
 void Network::part(int node, std::int64_t until_ns) {
   simulation_.note("is out of reach", static_cast<std::uint64_t>(node),
                    static_cast<std::uint64_t>(until_ns));
-  parted_ns_[static_cast<std::size_t>(node)] = until_ns;
+  std::int64_t& until = parted_ns_[static_cast<std::size_t>(node)];
+  until = std::max(until, until_ns);
 }
 
 void Network::kill(int rank) {
