@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`ferry launch --hosts` on hosts that are apart: ranks run there, end with the launcher, and form a group.
-Called by ctest with the ferry program as its first argument; exit code 77 where there are no hosts."""
+Called by ctest with the ferry program, and faults_rank where hosts can be connected; exit code 77 where there are no
+hosts."""
 
 import json
 import os
@@ -14,6 +15,7 @@ import hosts
 from hosts import Hosts
 
 FERRY = sys.argv.pop(1)
+FAULTS_RANK = sys.argv.pop(1) if len(sys.argv) > 1 and "faults_rank" in sys.argv[1] else None
 LIMIT_S = 100
 
 
@@ -93,6 +95,33 @@ class Launch(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)
         self.assertEqual((found["num_ranks"], found["nodes"]), (4, [0, 0, 1, 1]))
+
+    def pids_of(self, rank):
+        host = "ab"[rank // 2]
+        found = self.bench.run(host, "sh", "-c", f"grep -lzx RANK={rank} /proc/[0-9]*/environ").stdout
+        return host, [int(path.split("/")[2]) for path in found.split()]
+
+    @unittest.skipIf(FAULTS_RANK is None, "built without UCX")
+    def test_ranks_that_are_killed_take_their_places_again(self):
+        """One rank, rank 0, and all ranks of a host without rank 0."""
+        self.skip_without_link()
+        plan = {"FERRY_TEST_SURVIVE": "1", "FERRY_TEST_ADMIT": "1", "FERRY_TEST_NODES": "2"}
+        for victims in [3], [0], [2, 3]:
+            with self.subTest(victims=victims):
+                process = subprocess.Popen(self.command("--restart", "2", "--", FAULTS_RANK, "60", "8", "20"),
+                                           env={**self.bench.environment, **plan}, stdout=subprocess.PIPE,
+                                           stderr=subprocess.PIPE, text=True)
+                self.addCleanup(process.kill)
+                lines = [process.stdout.readline() for _ in range(4)]
+                self.assertEqual(sorted(lines), [f"[{rank}] stopped\n" for rank in range(4)])
+                for rank in victims:
+                    host, pids = self.pids_of(rank)
+                    self.bench.run(host, "kill", "-9", *map(str, pids))
+                out, err = process.communicate(timeout=LIMIT_S)
+                self.assertEqual(process.returncode, 0, out + err)
+                self.assertEqual(err.count("started again as pid"), len(victims), err)
+                self.assertEqual(sorted(line for line in out.splitlines() if "view" in line),
+                                 [f"[{rank}] view 15" for rank in range(4)], err)
 
     def test_top_shows_ranks_with_tokens_on_one_host_and_ranks_with_experts_on_the_other(self):
         self.skip_without_link()

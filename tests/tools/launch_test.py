@@ -331,13 +331,15 @@ def join():
 class Restart(Case):
     """Ranks that are started again. What they have open stands for the memory of a group of ferry."""
 
+    PLACE, SAID = ["-n", "3"], "ferry launch"
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ferry-restart-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
     def run_ranks(self, program, *arguments):
-        return launch("-n", "3", *arguments, *python(MEMBER + program), cwd=self.folder)
+        return launch(*self.PLACE, *arguments, *python(MEMBER + program), cwd=self.folder)
 
     def test_a_rank_that_failed_is_a_newcomer_and_its_end_does_not_count(self):
         code, lines, errors = self.run_ranks("""
@@ -352,7 +354,7 @@ await_files("joined-1-1")
 print(rank, newcomer, os.environ["TORCHELASTIC_RESTART_COUNT"])
 """, "--restart", "2")
         self.assertEqual((code, lines), (0, ["[0] 0 None 0", "[1] 1 1 0", "[1] no end", "[2] 2 None 0"]))
-        self.assertRegex(errors, r"^ferry launch: rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\); started again "
+        self.assertRegex(errors, rf"^{self.SAID}: rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\); started again "
                                  r"as pid \d+, restart 1 of 2\n$")
         self.assertEqual(still_running([int(Path(self.folder, "child").read_text())]), [])
 
@@ -373,7 +375,7 @@ time.sleep(1000)
         self.assertIn("exited with code 3, and no rank that runs is in a group, where it could take its place", errors)
 
     def test_all_ranks_that_are_killed_are_an_end(self):
-        process = self.start("-n", "3", "--restart", "100", "--grace", "0.1", *python(MEMBER + """
+        process = self.start(*self.PLACE, "--restart", "100", "--grace", "0.1", *python(MEMBER + """
 newcomer or join()
 print(os.getpid(), flush=True)
 time.sleep(1000)
@@ -387,7 +389,7 @@ time.sleep(1000)
 
     def test_a_signal_that_asks_to_end_starts_no_rank_again(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            process = self.start("-n", "3", "--restart", "100", *python(MEMBER + """
+            process = self.start(*self.PLACE, "--restart", "100", *python(MEMBER + """
 join()
 for number in (signal.SIGINT, signal.SIGTERM):
     rank or signal.signal(number, lambda *_: (time.sleep(1), os._exit(0)))  # in the group until the others have ended
@@ -403,10 +405,45 @@ signal.pause()
     def test_code_of_a_wrong_command_line(self):
         for arguments, word in ((["-n", "2", "--restart", "-1"], "--restart -1: 0 to 1000000"),
                                 (["-n", "2", "--restart", "x"], "--restart"),
-                                (["--hosts", "a:1", "--restart", "1"], "--restart is for ranks of one host")):
+                                (["-n", "2", "--spares", "1"], "--spares needs --restart")):
             code, _, errors = launch(*arguments, "--", "true")
             self.assertEqual(code, 2, arguments)
             self.assertIn(word, errors)
+
+
+class RestartOnHosts(Restart):
+    PLACE, SAID = ["--ssh", str(SSH), "--hosts", "a:2,b:1"], "ferry launch on a"
+
+    def test_a_rank_that_was_alone_on_its_host_finds_its_group_at_any_host(self):
+        code, lines, errors = self.run_ranks("""
+join()
+if rank == 2 and not newcomer:
+    await_files("joined-0-None", "joined-1-None")
+    os.kill(os.getpid(), 9)
+await_files("joined-2-1")
+print(rank, os.environ["FERRY_ADDR"])
+""", "--restart", "1", "--port", "4711")
+        self.assertEqual((code, lines), (0, ["[0] 0 tcp://a:4711", "[1] 1 tcp://a:4711", "[2] 2 tcp://a,b:4711"]))
+        self.assertRegex(errors, r"^ferry launch on b: rank 2 .*restart 1 of 1\n$")
+
+    def test_each_host_has_spares(self):
+        spare = """
+import os, sys
+if "FERRY_SPARE" in os.environ:
+    os.environ.update(line.split("=", 1) for line in sys.stdin.read().splitlines())
+    "RANK" in os.environ or sys.exit(0)
+    print("a spare", os.environ["FERRY_ADDR"], flush=True)
+"""
+        program = spare + MEMBER + """
+join()
+if rank == 2 and not newcomer:
+    await_files("joined-0-None", "joined-1-None")
+    os.kill(os.getpid(), 9)
+await_files("joined-2-1")
+"""
+        code, lines, _ = launch(*self.PLACE, "--restart", "1", "--spares", "1", "--port", "4711", *python(program),
+                                cwd=self.folder)
+        self.assertEqual((code, lines), (0, ["[2] a spare tcp://a,b:4711"]))
 
 
 class FullDevice(Case):

@@ -146,11 +146,14 @@ Variables launch_variables(const LaunchIdentity& identity, const HostShare& shar
 }
 
 // The variables of one rank.
-Variables place_variables(const HostShare& share, int local_rank, bool newcomer) {
+Variables place_variables(const LaunchIdentity& identity, const HostShare& share, int local_rank,
+                          bool newcomer) {
   const std::string rank_text = std::to_string(share.first_rank + local_rank);
   Variables set = {
       {"RANK", rank_text}, {"LOCAL_RANK", std::to_string(local_rank)}, {"ROLE_RANK", rank_text}};
   if (newcomer) set.emplace("FERRY_NEWCOMER", "1");
+  if (newcomer && !identity.newcomers_addr.empty())
+    set.emplace("FERRY_ADDR", identity.newcomers_addr);
   return set;
 }
 
@@ -168,24 +171,25 @@ std::vector<std::string> own_environment_with(const Variables& set) {
 
 }  // namespace
 
-LaunchIdentity make_identity(const std::string& name, const std::string& hosts_address,
+LaunchIdentity make_identity(const std::string& name, const std::vector<std::string>& hosts,
                              int ferry_port) {
   LaunchIdentity identity;
   identity.run_id = fmt::format("{}-{:012x}", name, random_bits() >> 16);
   identity.secret = internal::environment("FERRY_SECRET")
                         .value_or(fmt::format("{:016x}{:016x}", random_bits(), random_bits()));
   choose_port(identity);
-  if (hosts_address.empty()) return identity;
-  identity.master_addr = hosts_address;
-  identity.ferry_addr =
-      fmt::format("tcp://{}:{}", hosts_address, ferry_port ? ferry_port : identity.master_port + 1);
+  if (hosts.empty()) return identity;
+  const int port = ferry_port ? ferry_port : identity.master_port + 1;
+  identity.master_addr = hosts[0];
+  identity.ferry_addr = fmt::format("tcp://{}:{}", hosts[0], port);
+  identity.newcomers_addr = fmt::format("tcp://{}:{}", fmt::join(hosts, ","), port);
   return identity;
 }
 
 std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
                                           int local_rank, bool newcomer) {
-  Variables set = launch_variables(identity, share);
-  set.merge(place_variables(share, local_rank, newcomer));
+  Variables set = place_variables(identity, share, local_rank, newcomer);
+  set.merge(launch_variables(identity, share));  // those of the place stay
   return own_environment_with(set);
 }
 
@@ -195,9 +199,9 @@ std::vector<std::string> spare_environment(const LaunchIdentity& identity, const
   return own_environment_with(set);
 }
 
-std::string place_of_rank(const HostShare& share, int local_rank) {
+std::string place_of_rank(const LaunchIdentity& identity, const HostShare& share, int local_rank) {
   std::string lines;
-  for (const auto& [name, value] : place_variables(share, local_rank, true))
+  for (const auto& [name, value] : place_variables(identity, share, local_rank, true))
     lines += fmt::format("{}={}\n", name, value);
   return lines;
 }

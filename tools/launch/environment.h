@@ -17,10 +17,12 @@ namespace ferry::tools {
 // The values that all ranks of one launch share.
 struct LaunchIdentity {
   std::string master_addr = "127.0.0.1";
-  std::string run_id;       // unique: the name of the launch and a random part
-  std::string secret;       // FERRY_SECRET of the caller, or 128 random bits
-  int master_port = 0;      // even; ferry's own rendezvous uses the next port
-  std::string ferry_addr;   // FERRY_ADDR if ranks are on several hosts, else empty
+  std::string run_id;   // unique: the name of the launch and a random part
+  std::string secret;   // FERRY_SECRET of the caller, or 128 random bits
+  int master_port = 0;  // even; ferry's own rendezvous uses the next port
+  // FERRY_ADDR if ranks are on several hosts, else empty: for those that start together, rank 0 is
+  // on the first host; a newcomer finds members of its group on any of them.
+  std::string ferry_addr, newcomers_addr;
   std::string port_reason;  // how master_port was chosen
   // While this descriptor is open, no other launch chooses the same port. Any exit closes it.
   std::shared_ptr<const internal::Descriptor> port_claim;
@@ -33,10 +35,10 @@ struct HostShare {
   int host = 0, num_hosts = 1;
 };
 
-// Chooses the ports and the secret of a launch. `hosts_address` is the address of the first host of
-// several, and empty on one host. `ferry_port` is the port of FERRY_ADDR; with 0 it is the one
-// after MASTER_PORT. Throws ferry::Error when no port is free.
-LaunchIdentity make_identity(const std::string& name, const std::string& hosts_address = "",
+// Chooses the ports and the secret of a launch. `hosts` are the addresses of several hosts, and
+// empty on one host. `ferry_port` is the port of FERRY_ADDR; with 0 it is the one after
+// MASTER_PORT. Throws ferry::Error when no port is free.
+LaunchIdentity make_identity(const std::string& name, const std::vector<std::string>& hosts = {},
                              int ferry_port = 0);
 
 // The environment of one rank of this host, as "NAME=value": this process's environment with the
@@ -48,6 +50,6 @@ std::vector<std::string> rank_environment(const LaunchIdentity& identity, const 
 // place.
 std::vector<std::string> spare_environment(const LaunchIdentity& identity, const HostShare& share);
 // The variables that a spare gets with the place of a lost rank, as lines NAME=value.
-std::string place_of_rank(const HostShare& share, int local_rank);
+std::string place_of_rank(const LaunchIdentity& identity, const HostShare& share, int local_rank);
 
 }  // namespace ferry::tools

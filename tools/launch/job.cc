@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <sstream>
 #include <utility>
@@ -34,7 +33,7 @@ void Job::start(Task task) {
   for (int index = 0; !remote() && index < task_.share.num_ranks; ++index)
     children_.push_back(start_rank(index, false));
   num_running_ = static_cast<int>(children_.size());
-  for (int i = 0; i < options_.num_spares; ++i) children_.push_back(start_spare());
+  for (int i = 0; !remote() && i < options_.num_spares; ++i) children_.push_back(start_spare());
   if (options_.timeout) stage_end_ = internal::Deadline::after(*options_.timeout);
 }
 
@@ -74,10 +73,11 @@ void Job::start_agents(ChildSetup setup) {
     setup.program.push_back(host.target);
     setup.program.push_back(command_there("launch --remote-agent"));
     Child child = spawn(setup, task.environment, ChildInput::kPiped);
-    children_.push_back({task.host, child.pid, std::move(child.in),
-                         LineStream(std::move(child.out), "", out_, edit_lines_of("")),
-                         LineStream(std::move(child.err), "", err_, edit_lines_of(task.host)),
-                         encode(task)});
+    children_.push_back(
+        {task.host, child.pid, std::move(child.in),
+         LineStream(std::move(child.out), "", out_, edit_lines_of({})),
+         LineStream(std::move(child.err), "", err_, edit_lines_of(children_.size())),
+         encode(task)});
     ++task.share.host;
     task.share.first_rank += host.num_ranks;
   }
@@ -88,13 +88,15 @@ ChildInput Job::input_of(int index) const {
   return isatty(STDIN_FILENO) ? ChildInput::kPiped : ChildInput::kInherited;
 }
 
-// Returns the function that edits the lines of a child. It takes the reports of the agent on `host`
-// out of the stream; an empty `host` means that there are none. It also removes the "[rank] " that
-// an agent puts before each line of a rank, if the user wants no tags.
-LineStream::Edit Job::edit_lines_of(const std::string& host) {
-  return [this, host](std::string_view line) -> std::optional<std::string_view> {
-    if (!host.empty() && (line.starts_with(kReportFailed) || line.starts_with(kReportEnded))) {
-      read_report(host, line);
+// Returns the function that edits the lines of a child. It takes the reports of an agent out of the
+// stream; without `agent` there are none. It also removes the "[rank] " that an agent puts before
+// each line of a rank, if the user wants no tags.
+LineStream::Edit Job::edit_lines_of(std::optional<std::size_t> agent) {
+  return [this, agent](std::string_view line) -> std::optional<std::string_view> {
+    constexpr std::array kReports = {kReportFailed, kReportEnded, kReportLost, kReportAdmits};
+    const auto begins = [line](std::string_view report) { return line.starts_with(report); };
+    if (agent && std::ranges::any_of(kReports, begins)) {
+      read_report(*agent, line);
       return std::nullopt;
     }
     const std::size_t text = line.find("] ");
@@ -104,14 +106,57 @@ LineStream::Edit Job::edit_lines_of(const std::string& host) {
   };
 }
 
-void Job::read_report(const std::string& host, std::string_view report) {
+void Job::read_report(std::size_t agent, std::string_view report) {
+  if (report.starts_with(kReportLost)) return answer_loss(agent, report.substr(kReportLost.size()));
+  if (report.starts_with(kReportAdmits)) return take_answer(report.substr(kReportAdmits.size()));
   if (report.starts_with(kReportFailed))
-    return note_failure(fmt::format("on {}: {}", host, report.substr(kReportFailed.size())));
+    return note_failure(
+        fmt::format("on {}: {}", children_[agent].name, report.substr(kReportFailed.size())));
   report.remove_prefix(kReportEnded.size());
   int failed = 0, stopped = 0;
   std::istringstream(std::string(report)) >> failed >> stopped;
   outcome_.num_failed += failed;
   outcome_.num_stopped += stopped;
+}
+
+// If no rank of its host can admit the rank, the other agents are asked.
+void Job::answer_loss(std::size_t agent, std::string_view report) {
+  int place = 0, admits = 0;
+  std::istringstream(std::string(report)) >> place >> admits;
+  if (admits != 0) return answer(agent, place, true);
+  Restarts::Asked asked{.agent = agent, .place = place};
+  for (std::size_t other = 0; other < children_.size(); ++other) {
+    if (other == agent || !children_[other].running) continue;
+    ++asked.num_missing;
+    order(children_[other], fmt::format("{}{}", kOrderAsk, restarts_.num_asked));
+  }
+  if (asked.num_missing == 0) return answer(agent, place, false);
+  restarts_.asked[restarts_.num_asked++] = asked;
+}
+
+void Job::take_answer(std::string_view report) {
+  int number = 0, admits = 0;
+  std::istringstream(std::string(report)) >> number >> admits;
+  const auto asked = restarts_.asked.find(number);
+  if (asked == restarts_.asked.end()) return;
+  if (admits == 0 && --asked->second.num_missing > 0) return;
+  answer(asked->second.agent, asked->second.place, admits != 0);
+  restarts_.asked.erase(asked);
+}
+
+// Restarts are counted here, for the ranks of all hosts together.
+void Job::answer(std::size_t agent, int place, bool admitted) {
+  const int most = options_.most_restarts;
+  const bool running = stage_ == Stage::kRunning && !outcome_.asked_to_end;
+  std::string reason;
+  if (running && restarts_.count == most)
+    reason = fmt::format(kTooManyRestarts, most, most);
+  else if (running && !admitted)
+    reason = kNobodyAdmits;
+  if (running && reason.empty()) {
+    return order(children_[agent], fmt::format("{}{} {}", kOrderRestart, place, ++restarts_.count));
+  }
+  order(children_[agent], fmt::format("{}{} {}", kOrderLose, place, reason));
 }
 
 int Job::watch() {
@@ -192,26 +237,43 @@ void Job::send(Watched& child) {
 }
 
 void Job::order(const std::string& text) {
-  for (Watched& child : children_) {
-    if (!child.running) continue;
-    child.unsent += text + "\n";
-    send(child);
-  }
+  for (Watched& child : children_)
+    if (child.running) order(child, text);
+}
+
+void Job::order(Watched& agent, const std::string& text) {
+  agent.unsent += text + "\n";
+  send(agent);
 }
 
 // Carries out the orders of the launcher. When the launcher has ended, all ranks are killed.
 void Job::obey(bool ready) {
   if (!options_.orders) return;
   for (const std::string& order : options_.orders->read(ready)) {
-    int signal = 0;
+    std::istringstream words(order.substr(order.find(' ') + 1));
+    std::size_t number = 0;  // of a signal, or the place of a rank
+    words >> number;
     if (order == kOrderTerminate && stage_ < Stage::kTerminating) {
       terminate();
     } else if (order.starts_with(kOrderSignal)) {
-      std::from_chars(order.data() + kOrderSignal.size(), order.data() + order.size(), signal);
-      forward(signal);
+      forward(static_cast<int>(number));
+    } else if (order.starts_with(kOrderRestart) || order.starts_with(kOrderLose)) {
+      Watched& lost = children_.at(number);
+      if (lost.failure.empty()) continue;  // it has ended since
+      std::string failure = std::exchange(lost.failure, ""), reason;
+      int restart = 0;
+      if (order.starts_with(kOrderLose)) std::getline(words.ignore(), reason);
+      if (reason.empty() && words >> restart && start_again(lost, failure, restart)) continue;
+      end_rank(lost.code, failure + reason);
+    } else if (order.starts_with(kOrderAsk)) {
+      err_.add(kReportAdmits, fmt::format("{} {:d}", number, can_admit()), "");
     }
   }
-  if (options_.orders->fd() < 0) kill_children();
+  if (options_.orders->fd() < 0) {
+    kill_children();
+    end_lost_ranks();
+  }
+  if (num_running_ == 0) reap();  // the last rank may have ended before an order
 }
 
 bool Job::drained() const {

@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,11 @@
 #include "tools/launch/remote.h"
 
 namespace ferry::tools {
+
+// Why a rank is not started again, behind what happened to it.
+inline constexpr const char* kTooManyRestarts = ", after {} of {} restarts";
+inline constexpr const char* kNobodyAdmits =
+    ", and no rank that runs is in a group, where it could take its place";
 
 struct JobOptions {
   std::vector<HostRanks> hosts{};  // empty: all ranks run on this host
@@ -67,16 +73,31 @@ class Job {
     std::string unsent{};  // bytes still to be written to `in`
     bool running = true;
     bool spare = false;
+    // How a rank of an agent failed, until the launcher says what follows.
+    std::string failure{};
+    int code = 0;
   };
 
   struct Outcome {
-    int num_failed = 0;   // ranks that failed by themselves
-    int num_stopped = 0;  // ranks that the launcher stopped
-    int worst_code = 0;   // among ranks that ended by themselves
-    int forced_code = 0;  // the exit code after --timeout or a second SIGINT; 0: none
-    int num_restarts = 0;
+    int num_failed = 0;         // ranks that failed by themselves
+    int num_stopped = 0;        // ranks that the launcher stopped
+    int worst_code = 0;         // among ranks that ended by themselves
+    int forced_code = 0;        // the exit code after --timeout or a second SIGINT; 0: none
     bool asked_to_end = false;  // a signal has asked the ranks to end
+    int num_interrupts = 0;     // how many SIGINT have arrived
     std::string first_failure;
+  };
+
+  // How many there were. The launcher asks agents about a rank that no rank of its host can admit.
+  struct Restarts {
+    struct Asked {
+      std::size_t agent = 0;
+      int place = 0;
+      int num_missing = 0;  // agents that have not said whether a rank of their host is in a group
+    };
+    int count = 0;
+    std::map<int, Asked> asked{};  // by the number of the question
+    int num_asked = 0;
   };
 
   bool remote() const noexcept { return !options_.hosts.empty(); }
@@ -86,9 +107,13 @@ class Job {
   void add_spare();
   void start_agents(ChildSetup setup);
   ChildInput input_of(int index) const;
-  LineStream::Edit edit_lines_of(const std::string& host);
-  void read_report(const std::string& host, std::string_view report);
+  LineStream::Edit edit_lines_of(std::optional<std::size_t> agent);
+  void read_report(std::size_t agent, std::string_view report);
+  void answer_loss(std::size_t agent, std::string_view report);
+  void take_answer(std::string_view report);
+  void answer(std::size_t agent, int place, bool admitted);
   void order(const std::string& text);
+  void order(Watched& agent, const std::string& text);
   void send(Watched& child);
   void read_terminal();
   void obey(bool ready);
@@ -98,7 +123,10 @@ class Job {
   void reap();
   void child_ended(Watched& ended, int status);
   void rank_ended(Watched& ended, int status);
-  bool start_again(Watched& ended, std::string& failure);
+  void end_rank(int code, const std::string& failure);
+  void end_lost_ranks();
+  bool may_start_again(std::string& failure) const;
+  bool start_again(Watched& ended, std::string& failure, int restart);
   bool can_admit() const;
   std::string name_of(const Watched& child) const;
   void note_failure(const std::string& what);
@@ -125,12 +153,12 @@ class Job {
   LaunchSignals signals_;
   Output out_, err_;
   std::deque<Watched> children_;
-  int num_running_ = 0;
+  int num_running_ = 0;  // ranks or agents that run, or that have failed and may be started again
   Outcome outcome_;
+  Restarts restarts_;
 
   Stage stage_ = Stage::kRunning;
   std::optional<internal::Deadline> stage_end_;
-  int num_interrupts_ = 0;  // how many SIGINT have arrived
   int leftover_rounds_ = 0;
   bool childless_ = false;       // no descendant remains
   bool abandon_output_ = false;  // a signal arrived while output was still to be written

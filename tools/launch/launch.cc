@@ -45,14 +45,14 @@ With --hosts, `ssh -o BatchMode=yes HOST` starts this program there, which start
 directory and with this environment; docs/hosts.md has more. They meet at FERRY_ADDR,
 tcp://FIRST_HOST:PORT, and read no input.
 
-With --restart N, a rank of this host that fails while others are in a group of ferry is started
-again with FERRY_NEWCOMER=1, at most N times for all ranks together. Its ferry.init() (C++:
+With --restart N, a rank that fails while others are in a group of ferry is started again on its
+host with FERRY_NEWCOMER=1, at most N times for all ranks together. Its ferry.init() (C++:
 Group::from_environment) takes the place of the lost rank, when the others call survive() and
-admit(): docs/placement.md. With --spares M, M more processes run the program and wait in
-ferry.init() (C++: Group::from_environment) for the place of a rank that fails, so that a rank is
-back without the time that its start and its imports take. After the last restart, after a signal
-that asks to end, and where no rank is left in a group, a failure ends the launch as without
---restart.
+admit(): docs/placement.md. With --spares M, M more processes on each host run the program and wait
+in ferry.init() (C++: Group::from_environment) for the place of a rank of that host that fails, so
+that a rank is back without the time that its start and its imports take. After the last restart,
+after a signal that asks to end, and where no rank is left in a group, a failure ends the launch as
+without --restart. So does the loss of a host.
 
 Exit code: the largest of the ranks that ended by themselves and were not started again (128 +
 number for a signal), 124 after --timeout, 127 if the program is not found, 126 if it cannot be run,
@@ -137,8 +137,6 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   }
   if (options.most_restarts < 0 || options.most_restarts > kMostRestarts)
     refuse(fmt::format("--restart {}: 0 to {}", options.most_restarts, kMostRestarts));
-  if (options.most_restarts > 0 && !options.hosts.empty())
-    refuse("--restart is for ranks of one host, and --hosts names others");
   if (program.empty() || program[0].empty())
     refuse("no program: ferry launch -n 8 -- program arguments");
   if (options.port < 0 || options.port > 65535)
@@ -177,7 +175,9 @@ Task make_task(const LaunchOptions& options, const std::vector<std::string>& pro
             .identity = std::move(identity),
             .share = {.num_ranks = num_ranks, .world_size = num_ranks},
             .environment = {},
-            .program = program};
+            .program = program,
+            .most_restarts = options.most_restarts,
+            .num_spares = options.num_spares};
   if (!options.hosts.empty()) task.share.num_hosts = static_cast<int>(options.hosts.size());
   for (char** entry = environ; *entry; ++entry) task.environment.emplace_back(*entry);
   return task;
@@ -185,13 +185,14 @@ Task make_task(const LaunchOptions& options, const std::vector<std::string>& pro
 
 int launch(const LaunchOptions& options, const std::vector<std::string>& program) {
   open_standard_streams();
-  const std::string first = options.hosts.empty() ? "" : options.hosts[0].name();
-  LaunchIdentity identity = make_identity(options.name, first, options.port);
+  std::vector<std::string> hosts;
+  for (const HostRanks& host : options.hosts) hosts.push_back(host.name());
+  LaunchIdentity identity = make_identity(options.name, hosts, options.port);
   if (log_wanted()) {
     std::cerr << fmt::format(
         "ferry launch: {} ranks, TORCHELASTIC_RUN_ID={}, MASTER_PORT={} ({}){}\n",
         options.num_ranks, identity.run_id, identity.master_port, identity.port_reason,
-        first.empty() ? "" : ", FERRY_ADDR=" + identity.ferry_addr);
+        hosts.empty() ? "" : ", FERRY_ADDR=" + identity.ferry_addr);
   }
   try {
     Job job(job_options(options));
@@ -237,7 +238,7 @@ void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exi
                    "How often ranks that failed are started again, all ranks together")
       ->capture_default_str();
   verb->add_option("--spares", options->num_spares,
-                   "Processes that wait for the place of a rank that failed")
+                   "Processes of each host that wait for the place of a rank that failed")
       ->capture_default_str();
   verb->callback([options, ranks, &program, &exit_code] {
     if (options->remote_agent) {

@@ -22,9 +22,10 @@
 namespace ferry::tools {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchIdentity, master_addr, run_id, secret, master_port,
-                                   ferry_addr)
+                                   ferry_addr, newcomers_addr)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostShare, first_rank, num_ranks, world_size, host, num_hosts)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Task, host, directory, identity, share, environment, program)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Task, host, directory, identity, share, environment, program,
+                                   most_restarts, num_spares)
 
 namespace {
 
@@ -141,7 +142,8 @@ int run_agent() {
     Task task = orders.task();
     take_environment(task.environment);
     enter_directory(task.directory);
-    Job job({.orders = &orders});
+    Job job(
+        {.num_spares = task.num_spares, .most_restarts = task.most_restarts, .orders = &orders});
     job.start(std::move(task));
     return job.watch();
   } catch (const SpawnError& error) {

@@ -32,8 +32,9 @@ struct Task {
   std::string directory;  // the working directory of the ranks
   LaunchIdentity identity;
   HostShare share;
-  std::vector<std::string> environment;  // the whole environment, as NAME=value
-  std::vector<std::string> program;      // the name of the program and its arguments
+  std::vector<std::string> environment;   // the whole environment, as NAME=value
+  std::vector<std::string> program;       // the name of the program and its arguments
+  int most_restarts = 0, num_spares = 0;  // JobOptions; 0 restarts: the agent asks for none
 };
 
 std::string encode(const Task& task);
@@ -47,10 +48,21 @@ std::string command_there(const std::string& arguments);
 // The launcher sends these orders to an agent.
 inline constexpr std::string_view kOrderSignal = "signal ";  // followed by a number
 inline constexpr std::string_view kOrderTerminate = "terminate";
+// The launcher's answer to kReportLost, followed by the place of the rank among those of its host:
+// start it again, with the number of the restart; or do not, with a reason.
+inline constexpr std::string_view kOrderRestart = "restart ";
+inline constexpr std::string_view kOrderLose = "lose ";
+// A question, followed by its number: is a rank of that host in a group?
+inline constexpr std::string_view kOrderAsk = "ask ";
 // An agent sends these reports to the launcher.
 inline constexpr std::string_view kReportFailed = "ferry agent failed: ";  // followed by the reason
 inline constexpr std::string_view kReportEnded =
     "ferry agent ended: ";  // followed by the numbers "failed stopped"
+// A rank failed and may be started again. Followed by its place, whether a rank of the host is in a
+// group (0 or 1), and what happened.
+inline constexpr std::string_view kReportLost = "ferry agent lost: ";
+// The answer to kOrderAsk: its number, and 0 or 1.
+inline constexpr std::string_view kReportAdmits = "ferry agent admits: ";
 
 // The input of an agent, as the agent reads it.
 class Orders {

@@ -70,7 +70,7 @@ void Job::handle_signals() {
 void Job::forward(int signal) {
   outcome_.asked_to_end = outcome_.asked_to_end || LaunchSignals::asks_to_end(signal);
   if (childless_ && LaunchSignals::asks_to_end(signal)) abandon_output_ = true;
-  const bool again = signal == SIGINT && ++num_interrupts_ >= 2;
+  const bool again = signal == SIGINT && ++outcome_.num_interrupts >= 2;
   if (again) outcome_.forced_code = 128 + SIGINT;
   if (again && !remote()) {
     if (stage_ < Stage::kKilling)
@@ -116,10 +116,28 @@ void Job::child_ended(Watched& ended, int status) {
 
 // The end of a rank, or of the connection to an agent.
 void Job::rank_ended(Watched& ended, int status) {
-  --num_running_;
   const int code = shell_code(status);
   std::string failure = fmt::format("{} {}", name_of(ended), describe_end(status));
-  if (code != 0 && start_again(ended, failure)) return;
+  if (code != 0 && may_start_again(failure)) {
+    if (options_.orders) {
+      const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
+      ended.failure = failure;
+      ended.code = code;
+      return err_.add(kReportLost, fmt::format("{} {:d} {}", place, can_admit(), failure), "");
+    }
+    if (start_again(ended, failure, restarts_.count + 1)) return;
+  }
+  end_rank(code, failure);
+}
+
+// The launcher has ended, or ends the ranks: it answers no more.
+void Job::end_lost_ranks() {
+  for (Watched& child : children_)
+    if (!child.failure.empty()) end_rank(child.code, std::exchange(child.failure, ""));
+}
+
+void Job::end_rank(int code, const std::string& failure) {
+  --num_running_;
   const bool stopped = stage_ >= Stage::kTerminating;
   // The exit code of an agent does not include the ranks that the launcher stopped.
   if (remote() || !stopped) outcome_.worst_code = std::max(outcome_.worst_code, code);
@@ -132,18 +150,23 @@ void Job::rank_ended(Watched& ended, int status) {
   enter(Stage::kLeftovers, stage_ == Stage::kKilling ? kLeftoverRound : kLeftoverSpan);
 }
 
-// Starts a rank that failed again, and says so. Where it may not, adds the reason to `failure`.
-bool Job::start_again(Watched& ended, std::string& failure) {
+// Whether a rank that failed may be started again. Otherwise adds the reason to `failure`. The
+// launcher counts the restarts of an agent, and knows of ranks on other hosts.
+bool Job::may_start_again(std::string& failure) const {
   const int most = options_.most_restarts;
-  if (most == 0 || stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
-  if (outcome_.num_restarts == most) {
-    failure += fmt::format(", after {} of {} restarts", outcome_.num_restarts, most);
+  if (remote() || most == 0 || stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
+  if (!options_.orders && restarts_.count == most) {
+    failure += fmt::format(kTooManyRestarts, most, most);
     return false;
   }
-  if (!can_admit()) {
-    failure += ", and no rank that runs is in a group, where it could take its place";
-    return false;
-  }
+  if (options_.orders || can_admit()) return true;
+  failure += kNobodyAdmits;
+  return false;
+}
+
+// Starts a rank that failed again, and says so. If that fails, adds the reason to `failure`.
+bool Job::start_again(Watched& ended, std::string& failure, int restart) {
+  if (stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
   kill(-ended.pid, SIGKILL);  // what the rank leaves behind
   const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
   try {
@@ -154,16 +177,16 @@ bool Job::start_again(Watched& ended, std::string& failure) {
     failure += fmt::format(", and cannot be started again: {}", error.what());
     return false;
   }
-  ++num_running_;
-  say(fmt::format("{}; started again as pid {}, restart {} of {}", failure, ended.pid,
-                  ++outcome_.num_restarts, most));
+  restarts_.count = restart;
+  say(fmt::format("{}; started again as pid {}, restart {} of {}", failure, ended.pid, restart,
+                  options_.most_restarts));
   return true;
 }
 
 // Gives the place of a lost rank to a spare, and starts the next spare. Without a spare, starts a
 // process.
 Job::Watched Job::start_in_place(int index) {
-  const std::string lines = place_of_rank(task_.share, index);
+  const std::string lines = place_of_rank(task_.identity, task_.share, index);
   for (Watched& spare : children_) {
     if (!spare.spare || !spare.running) continue;
     const ssize_t put = ::write(spare.in.fd(), lines.data(), lines.size());
@@ -255,6 +278,7 @@ void Job::terminate() {
     order(std::string(kOrderTerminate));
     return enter(Stage::kTerminating, kAgentSpan);
   }
+  end_lost_ranks();
   signal_ranks(SIGTERM);
   signal_ranks(SIGCONT);  // a stopped process does not receive SIGTERM
   enter(Stage::kTerminating, kTerminateSpan);
