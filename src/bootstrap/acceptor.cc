@@ -113,8 +113,8 @@ std::vector<Peer> Acceptor::run() {
     service(connections(), until().remaining_ms(room ? Deadline::kLongestSleepMs : kStrangerMs),
             room ? listener_.fd() : -1);
     accept_guests();
+    watch_members();  // first, as another process may come for a member that has ended
     read_guests();
-    watch_members();
     watch_local_ranks();
     watch_other_hosts();
     watch_endpoint();
@@ -293,7 +293,6 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
 // Looks for failed members. Before all ranks have connected, a member sends only failures, or its
 // process may end.
 void Acceptor::watch_members() {
-  if (absent().empty()) return;  // the coordinator takes what they send now
   for (std::size_t place = 1; place < members_.size(); ++place) {
     const Peer& member = members_[place];
     const int rank = roster_.ranks[place];
