@@ -309,7 +309,7 @@ void NextView::make_places(GroupState& group, const Admission& admission,
   const int rank = group.rank_;
   if (admission.is_new_node(rank) || rank != admission.led_node_ranks(rank)[0]) return;
   for (const int newcomer : admission.newcomers) {
-    group.flags_->make_place(newcomer, admission.view);
+    group.flags_->make_place(newcomer, admission.view, number_in(admission.name, rank));
     for (const Offer& offer : offers)
       group.survival_.make_place(*offer.segment, newcomer, admission.view);
   }

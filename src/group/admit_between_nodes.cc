@@ -142,9 +142,7 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
     group.rendezvous_->all_gather("", by);
   } catch (const Error&) {
     // Ranks of other nodes see that this process ends. Those of its node may have taken its seat.
-    if (admission.is_new_node(group.rank_) ||
-        group.flags_->decide_seat(group.rank_, next, Seat::outside(next)) != Seat::in(next))
-      throw;
+    if (admission.is_new_node(group.rank_) || !has_seat(group, admission)) throw;
   }
   View view{.number = next, .members = await_decision(group, admission, by)};
   if (!std::ranges::binary_search(view.members, group.rank_)) {
@@ -154,6 +152,17 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
                 admission.coordinator);
   }
   NextView::begin(group, std::move(view), std::move(offers));
+}
+
+// Whether members of this node have taken the seat of this newcomer, which otherwise is outside.
+// They may have made the place for another process since, in a later admission to the same view.
+bool NextView::has_seat(GroupState& group, const Admission& admission) {
+  const int rank = group.rank_;
+  const std::uint64_t next = admission.view;
+  const std::uint64_t seat = group.flags_->decide_seat(rank, next, Seat::outside(next));
+  // Relaxed: published by the seat.
+  const std::uint64_t place_of = group.flags_->slot(rank).place_of.load(std::memory_order_relaxed);
+  return seat == Seat::in(next) && place_of == number_in(admission.name, rank);
 }
 
 // The members of this node write the ranks of the view to its memory. If it has none, this rank

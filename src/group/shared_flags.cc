@@ -93,8 +93,10 @@ SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, s
 }
 
 // Relaxed: no rank reads these words before this one has said that it is ready.
-void SharedFlags::make_place(int rank, std::uint64_t next) noexcept {
+// Relaxed: published by the meeting of the ranks that are ready, and by the seat of the rank.
+void SharedFlags::make_place(int rank, std::uint64_t next, std::uint64_t admission) noexcept {
   GroupSlot& place = slots_[rank];
+  place.place_of.store(admission, std::memory_order_relaxed);
   place.barrier.store(0, std::memory_order_relaxed);
   place.barriers[next % 2].store(0, std::memory_order_relaxed);
   place.unmet.store(0, std::memory_order_relaxed);

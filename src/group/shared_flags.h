@@ -52,6 +52,8 @@ struct alignas(128) GroupSlot {
   std::atomic<std::uint64_t> unlinked;
   // The last view in which this rank said where its members meet. `meetings` [view % 2] says it.
   std::atomic<std::uint64_t> meets_in;
+  // Between nodes: the admission for which the place of this rank was made last.
+  std::atomic<std::uint64_t> place_of;
   alignas(128) char report[kReportBytes];
   char meetings[2][kMeetingBytes];
   std::byte pieces[2][kBytes];
@@ -192,7 +194,7 @@ class SharedFlags {
   }
   // On the coordinator of an admission to view `next`, for a newcomer: its flags are those of a
   // rank that has called nothing.
-  void make_place(int rank, std::uint64_t next) noexcept;
+  void make_place(int rank, std::uint64_t next, std::uint64_t admission) noexcept;
   // Decides the admission of this number, unless it is decided: AbortWord::kNone if the next view
   // begins, else why it does not. Returns what is decided; kPeerLost if a later one is.
   std::uint64_t decide_admission(int coordinator, std::uint64_t number, std::uint64_t why) noexcept;

@@ -200,6 +200,7 @@ class NextView {
                        std::chrono::nanoseconds limit) noexcept;
   static void come_as_newcomer(GroupState& group, const Admission& admission,
                                std::vector<Offer> offers, const Deadline& by);
+  static bool has_seat(GroupState& group, const Admission& admission);
   static std::vector<int> await_decision(GroupState& group, const Admission& admission,
                                          const Deadline& by);
 };

@@ -43,6 +43,13 @@ VIEWS = {"views": (3, 2, 2), "views-later": (3, 3, 1)}
 # The same of admission.pml: (attempts, deaths).
 ADMISSIONS = {"admission": (2, 1), "admission-later": (3, 1)}
 
+# The same of admission_between_nodes.pml: (attempts, deaths, other settings).
+ADMISSIONS_BETWEEN_NODES = {
+    "admission-nodes": (2, 0, ""),
+    "admission-nodes-death": (2, 1, ""),
+    "admission-new-node": (2, 1, "NEW_NODE"),
+}
+
 # The same of agreement.pml: (ranks of each node, ballots, deaths).
 AGREEMENTS = {
     "agreement": ((2, 1, 1), 3, 1),
@@ -51,7 +58,8 @@ AGREEMENTS = {
 }
 
 # Millions of states.
-DEEP = {"halves", "sparse", "copies", "death", "views-later", "admission-later", "agreement-later"}
+DEEP = {"halves", "sparse", "copies", "death", "views-later", "admission-later", "admission-nodes-death",
+        "admission-new-node", "agreement-later"}
 
 # How a model fails: in words, and in Spin's.
 HANG = ("a rank waits forever", "invalid end state")
@@ -68,6 +76,7 @@ MEMBERS = ("ranks begin different views", r"members\[")
 LEFT_BEHIND = ("a rank that lives is left behind", r"seat\[")
 OLD_WORD = ("a word of an earlier view ends a call", r"abort\[")
 TWO_PLAY = ("two processes play one rank", r"begun")
+GONE = ("a process that has left is in a view that begins", r"gone\[")
 FLAG = ("a flag of a living rank is overwritten", r"flag==")
 TWO_VIEWS = ("two views with one number are decided", r"outcome==")
 NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
@@ -138,6 +147,11 @@ ADMISSION_MUTANTS = {
     "NO_DECISION": (HANG, "each rank decides for itself whether the view begins"),
     "LATER_DECISIONS_COUNT": (TWO_PLAY, "a late process takes the decision of a later admission"),
     "NO_CLEARING_BY_THE_COORDINATOR": (FLAG, "a process that comes back clears its flags itself"),
+}
+
+ADMISSION_BETWEEN_NODES_MUTANTS = {
+    "CLAIMS_DO_NOT_COUNT": (TWO_PLAY, "a late process takes the seat of a later admission for its own"),
+    "SEAT_OF_ITS_OWN_BY_STORE": (GONE, "the seat of a process that leaves is set without compare-and-swap"),
 }
 
 AGREEMENT_MUTANTS = {
@@ -213,6 +227,10 @@ def all_checks():
     for name, (attempts, deaths) in ADMISSIONS.items():
         what = f"2 members, 2 that come, {attempts} attempts, up to {deaths} deaths"
         yield name, "admission.pml", {"ATTEMPTS": attempts, "DEATHS": deaths}, None, what
+    for name, (attempts, deaths, others) in ADMISSIONS_BETWEEN_NODES.items():
+        what = f"2 nodes, 2 processes that come, {attempts} attempts, up to {deaths} deaths {others}".strip()
+        settings = {"ATTEMPTS": attempts, "DEATHS": deaths, **({others: 1} if others else {})}
+        yield name, "admission_between_nodes.pml", settings, None, what
     for name, (votes, ballots, deaths) in AGREEMENTS.items():
         what = f"nodes of {votes} ranks, {ballots} ballots, up to {deaths} deaths of speakers"
         yield name, "agreement.pml", agreement_of(votes, ballots, deaths), None, what
@@ -226,6 +244,9 @@ def all_checks():
         yield guard, "views.pml", settings, expected, f"{what} [views-later]"
     for guard, (expected, what) in ADMISSION_MUTANTS.items():
         yield guard, "admission.pml", {"ATTEMPTS": 2, "DEATHS": 1, guard: 1}, expected, f"{what} [admission]"
+    for guard, (expected, what) in ADMISSION_BETWEEN_NODES_MUTANTS.items():
+        settings = {"ATTEMPTS": 2, "DEATHS": 0, guard: 1}
+        yield guard, "admission_between_nodes.pml", settings, expected, f"{what} [admission-nodes]"
     for guard, what in AGREEMENT_MUTANTS.items():
         settings = {**agreement_of(*AGREEMENTS["agreement"]), guard: 1}
         yield guard, "agreement.pml", settings, TWO_VIEWS, f"{what} [agreement]"
