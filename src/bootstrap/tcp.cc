@@ -149,11 +149,14 @@ bool is_own_echo(const Descriptor& socket) noexcept {
          getpeername(socket.fd(), there.get(), &there.bytes) == 0 && here == there;
 }
 
+void throw_it(const Error& why) { throw why; }
+
 // Returns 0 or an errno.
-int wait_connected(const Descriptor& socket, Deadline deadline) noexcept {
+int wait_connected(const Descriptor& socket, Deadline deadline) {
   pollfd ready{socket.fd(), POLLOUT, 0};
   while (poll(&ready, 1, deadline.remaining_ms()) <= 0) {
     if (deadline.passed()) return ETIMEDOUT;
+    deadline.look(throw_it);
   }
   int error = 0;
   socklen_t bytes = sizeof(error);
@@ -214,6 +217,7 @@ std::shared_ptr<const addrinfo> resolve(const std::string& host, int port, Deadl
   }
   while (resolved.wait_for(std::chrono::milliseconds(deadline.remaining_ms())) !=
          std::future_status::ready) {
+    deadline.look(throw_it);
     if (!deadline.passed()) continue;
     why.push_back(fmt::format("cannot resolve {}: no answer before the deadline", host));
     return nullptr;
