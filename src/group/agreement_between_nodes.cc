@@ -110,6 +110,7 @@ Status NodesAgreement::step() {
   if (decided()) return {};
   const int without = outvoted_without(nodes_[mine_]);
   if (speaker() != group_.rank()) return without < 0 ? Status{} : minority(without);
+  if (without >= 0) return give_up(without);  // a speaker before did, and ranks may have seen it
   if (now_ns() >= look_ns_) {
     look_ns_ = now_ns() + kLookNs;
     ViewMessages::lose_silent_nodes(group_);
@@ -147,7 +148,6 @@ Status NodesAgreement::propose() {
 void NodesAgreement::begin_ballot() {
   phase_ = Phase::kPreparing;
   ballot_ns_ = now_ns();
-  slot().outvoted.store(0, std::memory_order_relaxed);  // as a speaker before found it
   // Relaxed: as in reply(). No ballot is used twice: this node has promised its earlier ones.
   const std::uint64_t promised = slot().promised.load(std::memory_order_relaxed);
   if (promised >> kViewShift == next_) round_ = std::max(round_, round_of(promised));

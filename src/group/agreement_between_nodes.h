@@ -87,6 +87,7 @@ class NodesAgreement {
   int outvoted_without(const Node& node) const noexcept;
   void set_outvoted(const Node& node, int without) noexcept;
   Status give_up();
+  Status give_up(int without);
   int speaker() const noexcept;
   int linked(const Node& node) const noexcept;
   int reachable(const Node& node) const noexcept;

@@ -141,7 +141,11 @@ Status NodesAgreement::give_up() {
     gone = std::ranges::find_if(
         nodes_, [this](const Node& one) { return reachable(one) < 0 || !one.kept; });
   }
-  const int without = gone->ranks[0];
+  return give_up(gone->ranks[0]);
+}
+
+// `without`: a rank that this node cannot reach.
+Status NodesAgreement::give_up(int without) {
   set_outvoted(nodes_[mine_], without);
   // To all ranks, as the lowest one of a node may have just left; and to those that the view lacks,
   // as they may still ask for its ranks.
