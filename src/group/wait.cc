@@ -113,6 +113,7 @@ Status GroupState::await_end(Await await, int rank) {
   const std::vector<bool> needed(size_);  // nobody
   std::vector<bool> only = needed;
   only[rank] = true;
+  const int through = await.last_hop == nullptr ? -1 : (*await.last_hop)[rank];
   CallTime soon(kEndsSoon);
   await.flags = flags_->abort_words();
   await.stride_bytes = sizeof(std::atomic<std::uint64_t>);
@@ -123,7 +124,9 @@ Status GroupState::await_end(Await await, int rank) {
   await.needed = &needed;
   static_cast<void>(wait(await));
   if (Status said = verdict(); !said.ok()) return said;
-  if (!departed(rank) && !gone(await, rank)) return {};
+  // If the rank that passes on its messages has departed, nothing says that it has.
+  const bool unheard = through >= 0 && departed(through);
+  if (!departed(rank) && !gone(await, rank) && !unheard) return {};
   return break_group(
       Code::kPeerLost, rank,
       fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; {}", await.operation,

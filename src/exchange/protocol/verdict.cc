@@ -37,7 +37,8 @@ Agreed Protocol::agreed_weights(const Issued& issued) const noexcept {
 
 Status Protocol::destroyed(const Issued& issued, const char* phase, int peer,
                            const std::string& text) {
-  if (Status lost = group_.await_end(awaiting(issued, phase, 0), peer); !lost.ok()) return lost;
+  if (Status lost = group_.await_end(awaiting_flags(issued, phase, 0), peer); !lost.ok())
+    return lost;
   return {Code::kMismatch,
           fmt::format("operation {}: rank {} destroyed this exchange{}", issued.number, peer, text),
           peer};
