@@ -92,6 +92,8 @@ void MessageChannel::let_in(const std::vector<std::string>& addresses) {
 void MessageChannel::connect(const std::map<int, std::string>& addresses) {
   const std::lock_guard held(mutex_);
   transport_->connect(addresses);
+  for (const auto& [peer, address] : addresses)
+    peers_[static_cast<std::size_t>(peer)]->is_connected = true;
 }
 
 std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) {
@@ -178,6 +180,8 @@ MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
   return messages_.back().get();
 }
 
+// To a peer that is not connected nothing is sent, and its packets have no numbers: an object of an
+// earlier view may end after another process has taken the place of the peer.
 void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   Peer& to = *peers_[static_cast<std::size_t>(message->peer)];
   FERRY_CHECK(message->packets_remaining, ==, 0U);
@@ -185,7 +189,7 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   ++under_way_;
   message->number = to.send_one();
   message->packets_remaining = 1;  // not 0 before all packets are cut
-  for (std::size_t cut = 0; !to.is_lost;) {
+  for (std::size_t cut = 0; to.is_connected && !to.is_lost;) {
     const std::span body(message->data() + cut,
                          std::min(bytes - cut, transport_->max_body_bytes()));
     FERRY_CHECK(body.empty(), ==, bytes == 0);  // otherwise the message would never end

@@ -72,7 +72,7 @@ struct MessageChannel::Peer {
   std::uint64_t job = 0;  // of its packets
   std::uint32_t next_out = 0;
   std::uint32_t next_in = 0;
-  bool is_lost = false, is_disregarded = false;
+  bool is_connected = false, is_lost = false, is_disregarded = false;
   int num_buffers = 0;
   Traffic traffic;
   std::deque<bool> departed;       // by message, from number traffic.departed + 1 on
@@ -108,7 +108,7 @@ struct MessageChannel::Peer {
     job = its_job;
     next_out = next_in = 0;
     to_join = 0;
-    is_lost = is_disregarded = false;
+    is_connected = is_lost = is_disregarded = false;
   }
 };
 

@@ -100,6 +100,27 @@ TEST(MessageChannel, AMessageDepartsAfterThoseBeforeIt) {
   EXPECT_EQ(departed(), 2u);
 }
 
+// What is sent before the process that took the place of a peer is connected is dropped, and takes
+// no number: the next message comes.
+TEST(MessageChannel, NothingGoesToAPeerThatIsNotConnectedAgain) {
+  Pair pair;
+  MessageChannel& messages = *pair.channels[0];
+  MessageChannel other(pair.network.transport(), 1, 2, kJob + 1);
+  other.replace(0, kJob);
+  other.connect({{0, messages.address()}});
+  messages.replace(1, kJob + 1);
+  messages.send_now(1, std::vector<std::byte>(8));
+  EXPECT_TRUE(messages.all_sent());
+  messages.connect({{1, other.address()}});
+  pair.send_small(1);
+  for (const Deadline deadline = soon(); pair.readers[1].total() == 0 && !deadline.passed();) {
+    pair.progress(0);
+    pair.readers[1].progress(other);
+  }
+  EXPECT_EQ(pair.readers[1].total(), 1u);
+  EXPECT_EQ(pair.readers[1].wrong(), 0u);
+}
+
 // ---- every message once, whole and in order
 
 struct Chaos {
