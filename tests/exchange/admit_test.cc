@@ -300,38 +300,42 @@ TEST(Admit, NobodyAdmits) {
   require_status(status, Code::kTimeout, {"a member that admits others", "rank 1"}, "alone");
 }
 
-// Rank 2 destroys its exchange and leaves. The process that takes its place joins that exchange.
-void leave_and_come_back(Algorithm algorithm) {
+// Rank 2 destroys its exchange and leaves. The process that takes its place joins that exchange, or
+// all ranks make another one when the members have destroyed it.
+void leave_and_come_back(Algorithm algorithm, bool joins) {
   ExchangeConfig config = fault_config();
   config.algorithm = algorithm;
   const Scenario scenario = scenario_of_sets(kRanks, config, 97);
-  const auto all = [](Group& group, Seat& seat) {
-    for (int i = 0; i < 3; ++i) require_ok(play_view(group, seat), "all again");
+  const auto all = [&](Group& group, std::optional<Seat>& seat) {
+    if (!joins) seat.reset(), seat.emplace(group, scenario);
+    for (int i = 0; i < 3; ++i) require_ok(play_view(group, *seat), "all again");
     require_ok(group.barrier(), "barrier");
   };
   ProcessRanks ranks(kRanks, kOptions, [&](Group group) {
-    {
-      Seat seat(group, scenario);
-      require_ok(play_view(group, seat), "all");
-      if (group.rank() != 2) {
-        require_status(play_until_error(group, seat), Code::kPeerLost, {"rank 2"}, "left");
-        survive(group, 2, kAll & ~4);
-        require_ok(group.admit(), "admit");
-        return all(group, seat);
-      }
+    std::optional<Seat> seat(std::in_place, group, scenario);
+    require_ok(play_view(group, *seat), "all");
+    if (group.rank() != 2) {
+      require_status(play_until_error(group, *seat), Code::kPeerLost, {"rank 2"}, "left");
+      survive(group, 2, kAll & ~4);
+      require_ok(group.admit(), "admit");
+      return all(group, seat);
     }
+    seat.reset();
     group.destroy();
   });
   ranks.come_back(2, kOptions, [&](Group group) {
-    Seat seat(group, scenario, Exchange::join(group, scenario.config));
+    std::optional<Seat> seat;
+    if (joins) seat.emplace(group, scenario, Exchange::join(group, scenario.config));
     all(group, seat);
   });
   expect_all_well(ranks.wait(std::chrono::seconds(40)), name_of(algorithm));
 }
 
 TEST(Admit, ARankThatLeftComesBack) {
-  leave_and_come_back(Algorithm::kFullmesh);
-  if (!on_one_node()) leave_and_come_back(Algorithm::kHierarchical);
+  for (const bool joins : {true, false}) {
+    leave_and_come_back(Algorithm::kFullmesh, joins);
+    if (!on_one_node()) leave_and_come_back(Algorithm::kHierarchical, joins);
+  }
 }
 
 TEST(Admit, ThreadsAreRefused) {
