@@ -409,12 +409,12 @@ class ViewsRun {
       for (const int process : members) {
         if (process < case_.num_ranks() || simulation_.dead(process)) continue;
         // Between nodes it may reach its deadline when the members have agreed on the view. Or the
-        // members of its node die, and it tries again.
-        const bool alone = std::ranges::any_of(members, [&](int other) {
-          return other >= 0 && simulation_.dead(other) &&
+        // members of its node die or leave, and it tries again.
+        const bool had_members = std::ranges::any_of(members, [&](int other) {
+          return other >= 0 && other != process &&
                  node_of(case_.rank_of(other)) == node_of(case_.rank_of(process));
         });
-        if (case_.nodes.several() && (processes_[process].late || alone)) continue;
+        if (case_.nodes.several() && (processes_[process].late || had_members)) continue;
         const std::uint64_t first = processes_[process].admitted_in;
         if (first == 0 || first > begun)
           complain(fmt::format("view {} has process {}, which was admitted in view {}", begun,
