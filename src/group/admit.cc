@@ -295,6 +295,7 @@ std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
 // An error that is not because of a member ends no view, before this rank comes to the next one.
 Error Admitting::of_view(const Error& why) const {
   if (NextView::has_come(group_, next_)) return why;
+  if (const auto loss = NextView::loss_in(group_)) return *loss;  // others said less of it
   const bool of_member = why.culprit() >= 0 && group_.survival().has(why.culprit());
   if (of_member || Status(why.code(), "").group_usable()) return why;
   return {Code::kPeerRejected, fmt::format("view {} goes on: {}", group_.view().number, why.what()),

@@ -19,8 +19,8 @@ constexpr int kLookUs = 200;
 }  // namespace
 
 // While this rank waits there, it moves messages between nodes and checks whether the group is
-// broken, and in a later view whether a rank is lost: its connection there may last longer than its
-// link. If the wait fails, the rendezvous only knows that a connection ended. So an error that a
+// broken, and in a later view whether a link is lost: the connection of its rank there may last
+// longer. If the wait fails, the rendezvous only knows that a connection ended. So an error that a
 // rank reported before is thrown instead; or else the cause that the ranks of this node see, since
 // the rank that died may be the one that had to pass the report on.
 void meet_in_view(GroupState& group, const Deadline& by,
@@ -30,7 +30,7 @@ void meet_in_view(GroupState& group, const Deadline& by,
     group.progress();
     said = group.verdict();
     require_ok(said);
-    if (group.view().number > 1) NextView::look_for_loss(group);
+    if (group.view().number > 1) NextView::look_for_lost_link(group);
   };
   try {
     const Deadline looking = by.looking(look);

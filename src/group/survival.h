@@ -161,6 +161,9 @@ class NextView {
   // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
   // come is lost.
   static void look_for_loss(GroupState& group);
+  // The same for links only. A rank that has left may have done so because another one was lost.
+  static void look_for_lost_link(const GroupState& group);
+  static std::optional<Error> loss_in(GroupState& group);  // what look_for_loss() throws
   // Whether this rank has come to the view.
   static bool has_come(const GroupState& group, std::uint64_t view) noexcept;
   static std::uint64_t last_admission(const GroupState& group) noexcept;

@@ -161,6 +161,27 @@ void NextView::look_for_loss(GroupState& group) {
   require_ok(ViewChange::find_loss(group));
 }
 
+void NextView::look_for_lost_link(const GroupState& group) {
+  const BetweenNodes& nodes = group.nodes_;
+  for (const int rank : group.view().members) {
+    const bool lost = nodes.lost[rank].load(std::memory_order_acquire);      // partner: lost()
+    const bool left = nodes.farewell[rank].load(std::memory_order_acquire);  // read_abort()
+    if (lost && !left) {
+      throw Error(Code::kPeerLost, fmt::format("{} of another node is lost", group.name_of(rank)),
+                  rank);
+    }
+  }
+}
+
+std::optional<Error> NextView::loss_in(GroupState& group) {
+  try {
+    look_for_loss(group);
+    return std::nullopt;
+  } catch (const Error& loss) {
+    return loss;
+  }
+}
+
 bool NextView::has_come(const GroupState& group, std::uint64_t view) noexcept {
   const std::uint64_t seat =
       group.flags_->slot(group.rank_).seat.load(std::memory_order_relaxed);  // its own
