@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "seat.h"
+#include "victim.h"
 
 namespace ferry::test {
 namespace {
@@ -192,10 +193,13 @@ TEST(Refused, MemoryOfTheRoutesOfADispatch) {
 // After it has, the others count on its part of the call: the group breaks on all ranks.
 TEST(Refused, MemoryInTheMiddleOfACombine) {
   if (kSanitized) GTEST_SKIP() << "sanitizers reserve memory of their own";
-  run_ranks(Mode::kProcesses, kRanks, [](Group group) {
+  const SharedBoard board;
+  run_ranks(Mode::kProcesses, kRanks, [&](Group group) {
     ManyTokens tokens(group);
     Received received;
     require_ok(tokens.dispatch(received), "dispatch");
+    board.tell();
+    board.await_told(kRanks);  // a group that breaks would end the calls of the others
     Status status = tokens.without_memory([&] { return tokens.combine(received); });
     // A rank may have ended its combine before.
     if (status.ok()) status = group.barrier();
