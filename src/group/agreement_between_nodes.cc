@@ -235,6 +235,10 @@ void NodesAgreement::take_messages(const Answer& answer) {
       later.push_back({view, from, bytes});
       if (message->what == What::kOutvoted) take(node_of_[from], *message);  // it waits for nobody
     }
+    if (view + 1 == next_ && message->what == What::kOutvoted) {
+      const auto held = group_.lock();
+      ViewMessages::lose_node_that_gave_up(group_, from, view);
+    }
     if (view != next_) continue;
     if (const auto answered = answer(*message))
       send(group_, from, next_, *answered);

@@ -60,6 +60,8 @@ class NodesAgreement {
   // Shows the speaker of this node a rank to which this rank has no link. Call before this rank
   // comes to view `next`, and while it waits for it.
   static void show_links(GroupState& group, std::uint64_t next) noexcept;
+  // Whether the node whose lowest rank in the topology is `first` has said that it gave up `view`.
+  static bool gave_up(const GroupState& group, int first, std::uint64_t view) noexcept;
 
  private:
   // A rank that has just died seems to be one to which a link is lost, until its node has seen

@@ -60,4 +60,8 @@ bool AgreementMessage::asks(std::span<const std::byte> bytes) noexcept {
   return asks(ByteReader(bytes).get<What>());
 }
 
+bool AgreementMessage::gives_up(std::span<const std::byte> bytes) noexcept {
+  return ByteReader(bytes).get<What>() == What::kOutvoted;
+}
+
 }  // namespace ferry::internal

@@ -48,6 +48,8 @@ struct AgreementMessage {
   // Whether the bytes are of a message to which kDecided is an answer.
   static bool asks(std::span<const std::byte> bytes) noexcept;
   bool asks() const noexcept { return asks(what); }
+  // Whether the bytes are of a message with kOutvoted.
+  static bool gives_up(std::span<const std::byte> bytes) noexcept;
 };
 
 }  // namespace ferry::internal

@@ -28,6 +28,12 @@ int NodesAgreement::outvoted_without(const Node& node) const noexcept {
   return word >> AbortWord::kViewShift == next_ ? static_cast<int>(word & AbortWord::kMask) : -1;
 }
 
+// Relaxed: as in outvoted_without().
+bool NodesAgreement::gave_up(const GroupState& group, int first, std::uint64_t view) noexcept {
+  const std::uint64_t word = group.flags_->slot(first).outvoted.load(std::memory_order_relaxed);
+  return word >> AbortWord::kViewShift == view;
+}
+
 void NodesAgreement::set_outvoted(const Node& node, int without) noexcept {
   slot(node).outvoted.store(next_ << AbortWord::kViewShift | static_cast<std::uint64_t>(without),
                             std::memory_order_relaxed);

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
+#include <iterator>
 #include <utility>
 
 #include "base/bytes.h"
-#include "group/agreement_message.h"
+#include "group/agreement_between_nodes.h"
 #include "group/state.h"
 
 namespace ferry::internal {
@@ -30,9 +30,19 @@ void ViewMessages::lose_silent_nodes(GroupState& group) {
   const auto held = group.lock();
   std::set<int> silent;
   for (const int peer : group.messages().silent(kSilence)) silent.insert(topology.node_of(peer));
-  for (const int rank : group.view().members) {
-    if (silent.contains(topology.node_of(rank)) && !unreachable(group, rank))
-      group.lost(rank, fmt::format("its host has been silent for {} s", kSilence.count()));
+  lose(group, silent, fmt::format("its host has been silent for {} s", kSilence.count()));
+}
+
+void ViewMessages::lose_node_that_gave_up(GroupState& group, int rank, std::uint64_t view) {
+  lose(group, {group.topology().node_of(rank)},
+       fmt::format("its node gave up view {}, as it reaches too few ranks", view));
+}
+
+// `nodes`: their numbers in the topology.
+void ViewMessages::lose(GroupState& group, const std::set<int>& nodes, const std::string& why) {
+  for (const int node : nodes) {
+    for (const int rank : group.topology().node_ranks(node))
+      if (!unreachable(group, rank)) group.lost(rank, why);
   }
 }
 
@@ -124,6 +134,8 @@ void ViewMessages::answer_late_ranks(GroupState& group) {
       if (asked.view >= reading_) agreement_.push_back(std::move(asked));
       continue;
     }
+    if (AgreementMessage::gives_up(asked.message) && decided == std::prev(decided_.end()))
+      lose_node_that_gave_up(group, asked.from, asked.view);
     if (!AgreementMessage::asks(asked.message)) continue;
     if (!group.nodes_.reached[asked.from]) group.connect({asked.from});
     if (known)
@@ -171,6 +183,11 @@ void ViewMessages::begin(GroupState& group, std::uint64_t view,
   // Channels drop what they keep of the last view before they read messages of this one.
   for (const auto& [number, channel] : group.nodes_.channels) channel->go_on();
   begun_ = true;
+  for (int node = 0; node < group.topology().num_nodes(); ++node) {
+    const int first = group.topology().node_ranks(node)[0];
+    if (!group.here(first) && NodesAgreement::gave_up(group, first, view))
+      lose_node_that_gave_up(group, first, view);
+  }
   for (Kept& kept : std::exchange(kept_, {})) {
     if (kept.view == view) group.read(kept.from, kept.message, /*kept=*/true);
     if (kept.view > view) kept_.push_back(std::move(kept));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ class ViewMessages {
   // During survive(): the ranks of nodes whose hosts are silent count as lost. A host that is gone,
   // or cut off, sends no error, and the network waits for it without limit.
   static void lose_silent_nodes(GroupState& group);
+  // The ranks of the node of `rank` count as lost, as it gave up this view, which has begun with
+  // it. Call with the lock of the group.
+  static void lose_node_that_gave_up(GroupState& group, int rank, std::uint64_t view);
 
   // These are for threads that have the lock of the group.
   // Whether a message is to be read now; else it is kept if it is read later.
@@ -54,6 +58,7 @@ class ViewMessages {
   // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided
   // it may have died before it told all. For a later view, a rank that has left says so again: the
   // one that asks may have had no message of it before.
+  // The ranks of a node that gave up the last view which this rank has begun count as lost.
   void answer_late_ranks(GroupState& group);
 
   // Collective among the members of this view: the lowest one says where they meet. Returns what it
@@ -81,6 +86,7 @@ class ViewMessages {
 
  private:
   static bool are_alike(const Kept& one, const Kept& other);
+  static void lose(GroupState& group, const std::set<int>& nodes, const std::string& why);
   void keep_of_agreement(Kept message);
 
   std::uint64_t reading_ = 1;         // messages of this view are read
