@@ -19,7 +19,7 @@ PAGES, SITE = ROOT / "build/site-pages", ROOT / "build/site"
 FRONT = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md",
          "SECURITY.md": "SECURITY.md"}
 LANGUAGES = {".cc": "cpp", ".h": "cpp", ".c": "c", ".py": "python", ".sh": "bash"}
-C_HEADERS = {"ferry.h", "ferry_plan.h", "c_structs.h", "c_collectives.h"}
+C_HEADERS = {"ferry.h", "ferry_plan.h", "c_enums.h", "c_structs.h", "c_collectives.h"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)]*)?\)")
 
 

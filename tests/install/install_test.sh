@@ -23,7 +23,7 @@ for header in "$work"/moved/include/ferry/*.h; do
   echo "#include <ferry/${header##*/}>" |
     "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$work/moved/include" -fsyntax-only -x c++ -
 done
-for header in ferry ferry_plan c_structs; do
+for header in ferry ferry_plan c_enums c_structs; do
   echo "#include <ferry/$header.h>" |
     "$CC" -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wc++-compat -Werror -I"$work/moved/include" -fsyntax-only -x c -
 done
