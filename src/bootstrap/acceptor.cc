@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/endpoint_check.h"
+#include "bootstrap/guest.h"
 #include "bootstrap/socket.h"
 
 namespace ferry::internal {
@@ -24,27 +24,6 @@ namespace {
 // How long this rank waits after an error for ranks that have not connected yet, so that they
 // receive the error, too.
 constexpr std::chrono::milliseconds kLinger{500};
-// Limits for connections that have not sent a hello, beyond one for each rank: a number, and a
-// share of the descriptors that the process may open. Beyond the limit the oldest one is dropped
-// after kStrangerNs, and may connect again.
-constexpr std::size_t kMaxStrangers = 64;
-constexpr std::size_t kDescriptorsPerStranger = 8;
-constexpr std::int64_t kStrangerNs = 50'000'000;
-constexpr int kStrangerMs = 10;
-
-// A connection whose process is not known yet. Until it is known, its bytes are not trusted, take
-// little memory and delay no other connection.
-struct Guest {
-  std::unique_ptr<Connection> connection;
-  std::optional<Handshake> handshake;  // used between hosts only
-  std::int64_t since_ns;
-};
-
-std::size_t most_strangers() noexcept {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
-  return std::min<std::size_t>(kMaxStrangers, limit.rlim_cur / kDescriptorsPerStranger);
-}
 
 class Acceptor {
  public:
@@ -66,6 +45,7 @@ class Acceptor {
   void read_guests();
   std::optional<Hello> hello_in(Guest& guest, const Frame& frame);
   void receive(std::unique_ptr<Connection> connection, const Hello& hello);
+  void send_away(std::unique_ptr<Connection> connection, const std::string& why);
   void give_place(std::unique_ptr<Connection> connection, const Hello& hello);
   void watch_members();
   void watch_local_ranks();
@@ -74,6 +54,7 @@ class Acceptor {
   void watch_caller();
   void object(const Error& problem);
   std::string who(const Hello& hello) const;
+  std::string awaited_instead_of(const Hello& hello) const;
   std::vector<int> absent() const;
   std::string missing_text() const;
   std::string refused() const;
@@ -223,6 +204,7 @@ void Acceptor::read_guests() {
     guest.connection.reset();
   }
   std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
+  std::erase_if(misfits_, [](const auto& misfit) { return misfit->closed(); });
 }
 
 // Returns nullopt if the frame is not a hello of a rank of this job. A rank whose hello
@@ -250,17 +232,26 @@ void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hell
     give_place(std::move(connection), hello);
     return;
   }
-  connection->send(FrameKind::kElsewhere, 0, roster_.self.address);
+  send_away(std::move(connection),
+            fmt::format("another group of this job met there: {}", roster_.self.address));
+}
+
+void Acceptor::send_away(std::unique_ptr<Connection> connection, const std::string& why) {
+  connection->send(FrameKind::kElsewhere, 0, why);
   misfits_.push_back(std::move(connection));
 }
 
-// Gives a rank its place, also if it does not fit, so that it no longer counts as missing.
+// Gives a rank its place, also if it does not fit, so that it no longer counts as missing. An
+// admission that does not name the rank sends it away: a later one may name it.
 void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (is_same_process(hello, roster_.self)) return;  // EndpointCheck
   const int place = hello.rank == roster_.coordinator() ? -1 : roster_.place(hello.rank);
   Peer* member = place < 0 ? nullptr : &members_[static_cast<std::size_t>(place)];
   const std::string differs =
       local() ? disagreement_on_host(roster_.self, hello) : disagreement(roster_.self, hello);
+  const bool admits = !roster_.welcome.empty();
+  if (admits && differs.empty() && member == nullptr)
+    return send_away(std::move(connection), awaited_instead_of(hello));
   const auto claim_both = [&](const std::string& other) {
     object(
         {Code::kInvalidArgument,
@@ -272,10 +263,7 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
   } else if (hello.rank == roster_.coordinator()) {
     claim_both(who(roster_.self));
   } else if (member == nullptr) {
-    object({Code::kInvalidArgument,
-            fmt::format("{} claims to be rank {}; rank {} of {} waits for {}", who(hello),
-                        hello.rank, roster_.coordinator(), roster_.self.size,
-                        rank_list({roster_.ranks.begin() + 1, roster_.ranks.end()}))});
+    object({Code::kInvalidArgument, awaited_instead_of(hello)});
   } else if (member->connection) {
     claim_both(member->who);
   }
@@ -357,6 +345,12 @@ void Acceptor::object(const Error& problem) {
 std::string Acceptor::who(const Hello& hello) const {
   return local() ? fmt::format("pid {}", hello.pid)
                  : fmt::format("pid {}, host {}", hello.pid, hello.host);
+}
+
+std::string Acceptor::awaited_instead_of(const Hello& hello) const {
+  return fmt::format("{} claims to be rank {}; rank {} of {} waits for {}", who(hello), hello.rank,
+                     roster_.coordinator(), roster_.self.size,
+                     rank_list({roster_.ranks.begin() + 1, roster_.ranks.end()}));
 }
 
 std::vector<int> Acceptor::absent() const {

@@ -30,7 +30,7 @@ enum class FrameKind : std::uint32_t {
   kSegment = 6,    // from the coordinator: a segment's descriptor, or none if the payload is empty
   kChallenge = 7,  // from the coordinator, between hosts: its share (handshake.h)
   kProof = 8,      // from the coordinator, between hosts: its sealed hello
-  // From the coordinator: the name of another group of the job that uses this port now.
+  // From the coordinator: why the receiver has to try again later. Other ranks meet there now.
   kElsewhere = 9,
   kAccepted = 10,  // from the coordinator: the receiver is a member, but other ranks are missing
 };

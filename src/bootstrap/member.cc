@@ -91,7 +91,7 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   }
   if (!frame && connection_->tampered()) fail(coordinator_lost());
   seen_ = frame && frame->kind == FrameKind::kElsewhere
-              ? fmt::format("another group of this job met there: {}", frame->payload)
+              ? frame->payload
               : fmt::format("{} listened there and closed the connection", who_);
   return false;
 }

@@ -256,8 +256,8 @@ class Refusing {
                    {"view 2 goes on", "rank 2", "did not come to"}, "no newcomer");
     require(group.usable() && group.view().number == 2, "view 2 goes on");
     phase(group, 1);
-    require_status(group.admit(), Code::kInvalidArgument,
-                   {"claims to be rank 1", "waits for rank 2"}, "another rank");
+    require_status(group.admit({}, std::chrono::seconds(1)), Code::kPeerRejected,
+                   {"view 2 goes on", "rank 2", "did not come to"}, "another rank");
     phase(group, 2);
     require_status(group.admit(), Code::kMismatch, {"different topologies", "rank 2"},
                    "another topology");
@@ -274,15 +274,15 @@ TEST(Admit, WhatIsRefused) {
   const Refusing part(scenario, *board);
   ProcessRanks ranks(kRanks, kOptions, [&](Group group) { part.member(group); });
   const auto newcomer = [&](int rank, const std::string& topology) {
-    GroupOptions options = kOptions;
-    options.newcomer = true;
+    GroupOptions options{.deadline = std::chrono::seconds(rank == 2 ? 20 : 2), .newcomer = true};
     options.topology = topology;
     options = on_test_nodes(options, kRanks);
     return error_of([&] { Group::connect(ranks.address(), rank, kRanks, options); });
   };
   part.await(1);
   expect_well(apart([&] {
-    require_status(newcomer(1, ""), Code::kInvalidArgument, {"claims to be rank 1"}, "another");
+    require_status(newcomer(1, ""), Code::kTimeout,
+                   {"claims to be rank 1", "rank 0 of 4 waits for rank 2"}, "another");
   }));
   part.await(2);
   expect_well(apart([&] {
