@@ -67,6 +67,11 @@ typedef struct ferry_group_options {
   int (*interrupted)(void* context);
   void* interrupted_context;  // handed through; may be NULL
   int64_t newcomer;           // not 0: takes the place of a lost rank, as ferry_group_admit() says
+  // The ranks that the group begins with, ascending and equal on all of them; NULL and 0: all. A
+  // process of another rank is a newcomer. Only for ferry_group_connect() and
+  // ferry_group_from_environment().
+  const int32_t* members;
+  int64_t num_members;
 } ferry_group_options;
 
 // The configuration of an exchange. All fields but `workers` must be equal on all ranks; they are

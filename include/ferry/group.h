@@ -50,6 +50,12 @@ struct GroupOptions {
   // FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a rank that it starts again. Such a
   // group begins in a view whose number is above 1.
   bool newcomer = false;
+  // The ranks that the group begins with, ascending and equal on all of them; empty: all. Its first
+  // view lacks the others, which may come later as newcomers do: a process of one of these ranks is
+  // a newcomer. Between hosts their topology says on which host they will be. Also set, for
+  // from_environment(), by FERRY_GROUP_SIZE, the size of a group that begins with the ranks of the
+  // job. Only for processes that meet at an address.
+  std::vector<int> members = {};
 };
 
 // How a group was found: the launcher in the environment, and the reason.
@@ -57,14 +63,15 @@ struct GroupOrigin {
   std::string launcher;  // "torchrun", "openmpi", "hydra", "pmix", "slurm", "address", "threads",
                          // "callback"
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
-  // Where a process can take the place of a lost rank: an address for Group::connect(), with the
-  // same size and GroupOptions::name. Empty for threads, and for several hosts that met by an
-  // all-gather without FERRY_SECRET.
+  // Where a process can take the place of a rank that the view lacks: an address for
+  // Group::connect(), with the same size and GroupOptions::name. Empty for threads, and for several
+  // hosts that met by an all-gather without FERRY_SECRET.
   std::string address = {};
 };
 
-// The ranks that a group consists of now. A group begins with view 1, of all ranks. Each
-// Group::survive() begins the next view. Ranks keep their numbers.
+// The ranks that a group consists of now. A group begins with view 1, of all ranks or of
+// GroupOptions::members. Each Group::survive() and Group::admit() begins the next view. Ranks keep
+// their numbers.
 struct View {
   std::uint64_t number = 1;
   std::vector<int> members = {};  // ascending

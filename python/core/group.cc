@@ -37,6 +37,7 @@ struct Given {
   double deadline;
   const std::string& topology;
   bool newcomer = false;
+  const std::vector<int>& members = {};
 };
 
 GroupOptions options(const Given& given, const Stop& stop) {
@@ -45,7 +46,8 @@ GroupOptions options(const Given& given, const Stop& stop) {
       .interrupted = [stop] { return stop->load(std::memory_order_relaxed) || signal_raised(); },
       .name = given.name,
       .topology = given.topology,
-      .newcomer = given.newcomer};
+      .newcomer = given.newcomer,
+      .members = given.members};
 }
 
 PyGroup hold(Group group, const Stop& stop) {
@@ -72,10 +74,11 @@ PyGroup from_environment(const std::string& name, double deadline, const std::st
 }
 
 PyGroup connect(const std::string& address, int rank, int size, const std::string& name,
-                double deadline, const std::string& topology, bool newcomer) {
-  return create_group({name, deadline, topology, newcomer}, [&](const GroupOptions& o) {
-    return Group::connect(address, rank, size, o);
-  });
+                double deadline, const std::string& topology, bool newcomer,
+                const std::vector<int>& members) {
+  const Given given{name, deadline, topology, newcomer, members};
+  return create_group(
+      given, [&](const GroupOptions& o) { return Group::connect(address, rank, size, o); });
 }
 
 // `gather` takes the bytes of this rank and returns the list of the bytes of all ranks, in rank
@@ -205,7 +208,8 @@ void bind_functions(nb::module_& module) {
   module.def("await_place", &await_place);
   module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
   module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
-             arg("deadline"), arg("topology"), arg("newcomer") = false);
+             arg("deadline"), arg("topology"), arg("newcomer") = false,
+             arg("members") = std::vector<int>());
   module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),
              arg("name"), arg("deadline"), arg("topology"));
   module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"), arg("topology"));

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Literal, Sequence, TypeVar
 
 from ferry import _core, errors
 from ferry.parent import end_with_parent
@@ -42,7 +42,8 @@ def await_place() -> None:
 
 def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[bytes], list[bytes]] | None = None,
          rank: int | None = None, size: int | None = None, address: str | None = None, name: str = "",
-         deadline: float = 100.0, topology: str = "", slot: int | None = None) -> _core.Group:
+         deadline: float = 100.0, topology: str = "", slot: int | None = None, members: Sequence[int] | None = None
+         ) -> _core.Group:
     """Makes the group of the ranks of a job, and returns the Group of this rank.
 
     Without an argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx or
@@ -61,6 +62,11 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
         call admit(), and returns the Group in the view that begins. Without an argument FERRY_NEWCOMER=1 has the same
         meaning, which `ferry launch --restart` sets.
 
+    members, with an address: the ranks that the group begins with, ascending and equal on all of them. Its first view
+        lacks the others, and the group grows when they come: a process of another rank waits for admit() as with slot.
+        Between hosts their topology says on which host they will be. Without an argument FERRY_GROUP_SIZE is the size
+        of a group that begins with the ranks of the job.
+
     process_group, comm and all_gather are used in this call only, for bytes of fixed lengths. FERRY_SECRET protects the
     group from a process that can read or change these bytes (docs/hosts.md, Security). name distinguishes groups that
     the same ranks make at the same time. deadline is the number of seconds that a call may wait in all. topology has
@@ -69,10 +75,12 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
     if len(ways) > 1:
         raise errors.InvalidArgument("init takes one of process_group, comm, all_gather and address")
+    if members is not None and address is None:
+        raise errors.InvalidArgument(f"members is {list(members)}: it needs an address, a rank and a size")
     if slot is not None:
         if address is None or size is None or rank is not None:
             raise errors.InvalidArgument(f"slot is {slot}: it needs an address and a size, and takes the place of rank")
-        return _core.connect(address, slot, size, name, deadline, topology, newcomer=True)
+        return _core.connect(address, slot, size, name, deadline, topology, True, list(members or []))
     if process_group is not None:
         return _from_process_group(process_group, name, deadline, topology)
     if comm is not None:
@@ -85,7 +93,7 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     if rank is None or size is None:
         raise errors.InvalidArgument(f"rank is {rank} and size is {size}: both are needed here")
     if address is not None:
-        return _core.connect(address, rank, size, name, deadline, topology)
+        return _core.connect(address, rank, size, name, deadline, topology, False, list(members or []))
     return _core.from_all_gather(rank, size, all_gather, name, deadline, topology)
 
 

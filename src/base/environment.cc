@@ -20,6 +20,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "where the ranks of a job meet; host and port are rank 0's"},
     {"FERRY_RANK", "0 to FERRY_SIZE - 1", "this rank, with FERRY_ADDR and FERRY_SIZE"},
     {"FERRY_SIZE", "1 to 1048576", "the number of ranks, with FERRY_ADDR and FERRY_RANK"},
+    {"FERRY_GROUP_SIZE", "the number of ranks of the job, or more",
+     "the number of ranks of a group that begins with those of the job; the others come later"},
     {"FERRY_NEWCOMER", "0 or 1",
      "1: this process takes the place of its rank, which a running group has lost; `ferry launch "
      "--restart` sets it"},

@@ -28,6 +28,7 @@ constexpr std::pair<const char*, std::string Hello::*> kTexts[] = {
     {"build", &Hello::build},
     {"address", &Hello::address},
     {"nodes", &Hello::nodes},
+    {"members", &Hello::members},
     {"boot_id", &Hello::boot_id},
     {"pid_namespace", &Hello::pid_namespace},
     {"net_namespace", &Hello::net_namespace},
@@ -114,6 +115,7 @@ Hello own_hello(const std::string& address, int rank, const std::vector<int>& no
           .rank = rank,
           .size = static_cast<int>(nodes.size()),
           .nodes = runs_of(nodes),
+          .members = "all",
           .pid = getpid(),
           .boot_id = boot_id(),
           .pid_namespace = link_target("/proc/self/ns/pid"),
@@ -159,7 +161,8 @@ std::string disagreement(const Hello& a, const Hello& b) {
        {"different protocols of ferry", std::to_string(a.protocol), std::to_string(b.protocol)},
        {"different builds of ferry", a.build, b.build},
        {"different group sizes", std::to_string(a.size), std::to_string(b.size)},
-       {"different topologies (nodes of the ranks)", a.nodes, b.nodes}});
+       {"different topologies (nodes of the ranks)", a.nodes, b.nodes},
+       {"different ranks that the group begins with", a.members, b.members}});
 }
 
 std::string disagreement_on_host(const Hello& a, const Hello& b) {

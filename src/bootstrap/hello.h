@@ -15,8 +15,9 @@ struct Hello {
   std::string address;  // complete, even if the name of the socket is shortened
   int rank = 0;
   int size = 0;
-  std::string nodes;  // the nodes of all ranks in the topology: "0*4,1*4"
-  int pid = 0;        // the number in the pid namespace of the process
+  std::string nodes;    // the nodes of all ranks in the topology: "0*4,1*4"
+  std::string members;  // the ranks that the group begins with: "all", or such as "ranks 0 to 5"
+  int pid = 0;          // the number in the pid namespace of the process
   // Processes with equal values of these fields share memory. The boot id names the machine. The
   // namespaces that ferry needs are pid (for liveness), net (for abstract sockets) and user (for
   // the meaning of uids). Memory is shared by descriptor, so the namespaces ipc and mnt may differ.

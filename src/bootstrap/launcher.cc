@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -262,6 +263,19 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
       fmt::join(looked_for, ", ")));
 }
 
+// The group has more ranks than the job, if a variable says so, and begins with those of the job.
+Launch in_larger_group(const Reader& reader, Launch launch) {
+  const Text text = reader.value("FERRY_GROUP_SIZE");
+  if (!text) return launch;
+  const int size = whole_number("FERRY_GROUP_SIZE", *text, launch.size, kMostRanks);
+  if (size == launch.size) return launch;
+  launch.members.resize(launch.size);
+  std::iota(launch.members.begin(), launch.members.end(), 0);
+  launch.size = size;
+  launch.reason += fmt::format(", and FERRY_GROUP_SIZE={}", size);
+  return launch;
+}
+
 }  // namespace
 
 std::string first_host(const std::string& nodes) {
@@ -291,12 +305,12 @@ Launch launch_from_environment(const GetEnvironment& get, pid_t parent) {
     const bool given = !address.empty();
     if (missing.empty()) {
       Launch launch = reader.read(parent);
-      if (is_tcp(address)) return meet_at(address, std::move(launch));
+      if (is_tcp(address)) return in_larger_group(reader, meet_at(address, std::move(launch)));
       const std::string why = several_hosts(reader, launcher, launch);
       launch.address = why.empty() ? launch.job : address_across_hosts(get, launch, why);
       if (!why.empty() && launcher.job.empty())
         launch.job = launch.address;  // a pid names no hosts
-      return launch;
+      return in_larger_group(reader, std::move(launch));
     }
     const bool half = reader.value("FERRY_RANK") || reader.value("FERRY_SIZE");
     if (given && (half || !is_tcp(address))) {

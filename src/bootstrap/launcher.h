@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "base/environment.h"
 #include "bootstrap/local_ranks.h"
@@ -23,8 +24,10 @@ struct Launch {
   // hosts.
   std::string address;
   bool newcomer = false;  // FERRY_NEWCOMER: the rank was lost, and this process takes its place
-  std::string launcher;   // "address", "torchrun", "openmpi", "hydra", "pmix", "slurm"
-  std::string reason;     // such as "RANK=3 and WORLD_SIZE=8 are set"
+  // FERRY_GROUP_SIZE, which is then `size`: the ranks of the job, with which the group begins.
+  std::vector<int> members = {};
+  std::string launcher;  // "address", "torchrun", "openmpi", "hydra", "pmix", "slurm"
+  std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
 };
 
 // Returns the first launcher whose variables are all set, in the order of Group::from_environment.
@@ -37,6 +40,9 @@ struct Launch {
 // Hydra does not name a job in the environment. But all ranks of a host are children of one
 // hydra_pmi_proxy, so the pid of the parent is the job's name. A wrapper script has to `exec` the
 // program, or to set FERRY_ADDR.
+//
+// FERRY_GROUP_SIZE is the size of a group that begins with the ranks of the job, and has places for
+// more.
 //
 // Throws Error(kInvalidArgument). It names the variable and its value if one is malformed (RANK=x,
 // RANK >= WORLD_SIZE), and all variables that were looked up if no launcher is found.

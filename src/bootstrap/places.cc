@@ -16,7 +16,7 @@ constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
 constexpr std::size_t kAddressDigits = 32;
 
 // Reads the identity from the place of `rank`. Ranks that share memory have equal identities.
-std::string identity_in(const std::string& place, std::size_t rank) {
+std::string identity_in(const std::string& place, int rank) {
   const bool long_enough = place.size() > kNonceDigits;
   if (long_enough && place.find_first_not_of("0123456789abcdef") >= kNonceDigits)
     return place.substr(kNonceDigits);
@@ -24,39 +24,63 @@ std::string identity_in(const std::string& place, std::size_t rank) {
               fmt::format("rank {} sent a place of {} bytes that does not begin with {} "
                           "hexadecimal digits",
                           rank, place.size(), kNonceDigits),
-              static_cast<int>(rank));
+              rank);
+}
+
+// The node of a rank that is absent: that of the members of its node in the topology, or a new one.
+// `keys` has those of the members.
+std::string key_of_absent(int rank, const GroupRanks& ranks, const std::vector<std::string>& keys) {
+  const int node = ranks.split[rank];
+  const auto is_beside = [&](int member) { return ranks.split[member] == node; };
+  const auto beside = std::ranges::find_if(ranks.members, is_beside);
+  if (beside == ranks.members.end()) return fmt::format("absent {}", node);
+  for (const int other : ranks.members) {
+    if (!is_beside(other) || keys[other] == keys[*beside]) continue;
+    throw Error(Code::kInvalidArgument,
+                fmt::format("rank {} is not there when the group begins, and nothing says whether "
+                            "it will be on the host of rank {} or on that of rank {}: give a "
+                            "topology such as \"host:2,rank:4\"",
+                            rank, *beside, other),
+                rank);
+  }
+  return keys[*beside];
 }
 
 }  // namespace
 
-// Only rank 0's nonce is used. Without others, ranks of a host send equal texts, which reach every
-// rank once.
-std::string own_place(const Hello& self) {
-  return (self.rank == 0 ? hex(fresh_nonce()) : std::string(kNonceDigits, '0')) + identity(self);
+// Only the nonce of the lowest rank is used. Without others, ranks of a host send equal texts,
+// which reach every rank once.
+std::string own_place(const Hello& self, bool lowest) {
+  return (lowest ? hex(fresh_nonce()) : std::string(kNonceDigits, '0')) + identity(self);
 }
 
-// Computes where the ranks of this host meet. Rank 0's nonce is part of the socket's name. Hosts
-// that share a network namespace but no pid namespace would use the same name, so the first rank of
-// a host is part of it, too.
+// Computes where the ranks of this host meet. The lowest rank's nonce is part of the socket's name.
+// Hosts that share a network namespace but no pid namespace would use the same name, so the first
+// rank of a host is part of it, too.
 HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const std::string& mine,
-                         const std::vector<int>& split) {
-  if (places.size() != split.size() || places.at(static_cast<std::size_t>(rank)) != mine)
+                         const GroupRanks& ranks) {
+  const std::vector<int>& members = ranks.members;
+  const auto place = static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
+  if (places.size() != members.size() || places.at(place) != mine)
     throw Error(Code::kMismatch,
                 fmt::format("rank {} sent its place, and received another place of itself", rank),
-                0);
-  const std::string here = identity_in(mine, static_cast<std::size_t>(rank));
+                members[0]);
+  const std::string here = identity_in(mine, rank);
   HostMeeting meeting;
-  std::vector<std::string> keys;
-  for (std::size_t peer = 0; peer < places.size(); ++peer) {
-    const std::string theirs = identity_in(places[peer], peer);
-    if (theirs == here) meeting.ranks.push_back(static_cast<int>(peer));
-    keys.push_back(theirs + ' ' + std::to_string(split[peer]));
+  std::vector<std::string> keys(ranks.split.size());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const int member = members[i];
+    const std::string theirs = identity_in(places[i], member);
+    if (theirs == here) meeting.ranks.push_back(member);
+    keys[member] = fmt::format("{} {}", theirs, ranks.split[member]);
   }
+  for (int one = 0; one < ranks.size(); ++one)
+    if (keys[one].empty()) keys[one] = key_of_absent(one, ranks, keys);
   FERRY_CHECK(std::ranges::count(meeting.ranks, rank), ==, 1);
   meeting.address =
       fmt::format("{}-{}", places[0].substr(0, kAddressDigits), meeting.ranks.front());
   meeting.nodes = number_nodes(keys);
-  FERRY_CHECK(meeting.nodes.size(), ==, split.size());
+  FERRY_CHECK(meeting.nodes.size(), ==, ranks.split.size());
   return meeting;
 }
 

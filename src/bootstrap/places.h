@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "bootstrap/hello.h"
+#include "bootstrap/rendezvous.h"
 
 namespace ferry::internal {
 
-// Returns a fresh nonce, followed by the identity of the processes that share memory with this
-// rank.
-std::string own_place(const Hello& self);
+// Returns a nonce, followed by the identity of the processes that share memory with this rank. The
+// nonce is fresh if this rank is the `lowest` of those that meet.
+std::string own_place(const Hello& self, bool lowest);
 
 struct HostMeeting {
   std::vector<int> ranks;  // the ranks of this host, ascending, this one among them
@@ -19,9 +20,10 @@ struct HostMeeting {
   std::vector<int> nodes;  // [ranks of the group], as in Rendezvous::nodes()
 };
 
-// `places` has the texts of all ranks, and `mine` is the text that `rank` sent. `split` [ranks] has
-// the nodes of the topology. Throws Error(kMismatch) that names a rank whose text is not a place.
+// `places` has the texts of ranks.members, and `mine` is the text that `rank` sent. A rank that is
+// absent is of the node that the topology gives it. Throws Error(kMismatch) that names a rank whose
+// text is not a place, and Error(kInvalidArgument) that names an absent rank without a node.
 HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const std::string& mine,
-                         const std::vector<int>& split);
+                         const GroupRanks& ranks);
 
 }  // namespace ferry::internal

@@ -139,8 +139,8 @@ class Host {
 
 std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
                                    const std::vector<int>& nodes, Deadline deadline) {
-  roster.endpoint = unix_endpoint(address, static_cast<int>(roster.size()));
-  roster.self = own_hello(address, roster.self.rank, nodes);
+  roster.endpoint = unix_endpoint(address, static_cast<int>(nodes.size()));
+  roster.self.address = address;
   return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
 
@@ -299,22 +299,31 @@ class ProcessRendezvous final : public Rendezvous {
   std::unique_ptr<Host> node_;  // after an admission of several nodes: the ranks of this node
 };
 
-std::vector<int> all_ranks(const std::vector<int>& nodes) {
-  std::vector<int> ranks(nodes.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+// The hello of a process before the ranks of its group have met.
+Hello first_hello(const std::string& address, int rank, const GroupRanks& ranks) {
+  check_rank(rank, ranks.size());
+  Hello hello = own_hello(address, rank, ranks.split);
+  if (std::ssize(ranks.members) < ranks.size()) hello.members = rank_list(ranks.members);
+  return hello;
 }
 
 }  // namespace
 
+GroupRanks::GroupRanks(std::vector<int> split_nodes, std::vector<int> first_members)
+    : split(std::move(split_nodes)), members(std::move(first_members)) {
+  if (!members.empty()) return;
+  members.resize(split.size());
+  std::iota(members.begin(), members.end(), 0);
+}
+
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
-                                               const std::vector<int>& nodes, Deadline deadline,
+                                               const GroupRanks& ranks, Deadline deadline,
                                                const LocalLaunch& launch) {
-  check_rank(rank, static_cast<int>(nodes.size()));
-  Roster roster{{}, own_hello(address, rank, nodes), all_ranks(nodes), launch};
+  const std::vector<int>& nodes = ranks.split;
+  Roster roster{{}, first_hello(address, rank, ranks), ranks.members, launch};
   auto host = meet_on_host(address, std::move(roster), nodes, deadline);
   return std::make_unique<ProcessRendezvous>(rank, nodes, unix_admission_address(address, nodes),
-                                             nullptr, std::move(host));
+                                             nullptr, std::move(host), ranks.members);
 }
 
 std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const AdmissionAddress& at,
@@ -329,22 +338,21 @@ std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const Admi
 
 // After the ranks of all hosts have met, each sends its place to the others.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
-                                           const std::vector<int>& split, Deadline deadline,
+                                           const GroupRanks& ranks, Deadline deadline,
                                            const LocalLaunch& launch) {
-  check_rank(rank, static_cast<int>(split.size()));
   Roster roster{.endpoint = tcp_endpoint(endpoint),
-                .self = own_hello(endpoint.group, rank, split),
-                .ranks = all_ranks(split),
+                .self = first_hello(endpoint.group, rank, ranks),
+                .ranks = ranks.members,
                 .launch = launch};
   auto across = join(roster, deadline);
 
-  const std::string mine = own_place(roster.self);
-  const HostMeeting here = host_meeting(across->all_gather(mine, deadline), rank, mine, split);
-  const AdmissionAddress admits_at = tcp_admission_address(roster.endpoint, split);
+  const std::string mine = own_place(roster.self, rank == ranks.members[0]);
+  const HostMeeting here = host_meeting(across->all_gather(mine, deadline), rank, mine, ranks);
+  const AdmissionAddress admits_at = tcp_admission_address(roster.endpoint, ranks.split);
   roster.ranks = here.ranks;  // the ranks of another host meet at another address
   auto host = meet_beside(*across, here.address, std::move(roster), here.nodes, deadline);
   return std::make_unique<ProcessRendezvous>(rank, here.nodes, admits_at, std::move(across),
-                                             std::move(host));
+                                             std::move(host), ranks.members);
 }
 
 }  // namespace ferry::internal

@@ -30,6 +30,17 @@ struct MeetingPlace {
   static constexpr std::size_t kMostBytes = 255;
 };
 
+// The ranks of a group.
+struct GroupRanks {
+  // `members`: empty for all, so the nodes alone say most groups.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  GroupRanks(std::vector<int> split_nodes, std::vector<int> first_members = {});
+
+  std::vector<int> split;    // [ranks] the nodes of the topology; equal on all ranks
+  std::vector<int> members;  // those that meet, ascending; the others may come later as newcomers
+  int size() const noexcept { return static_cast<int>(split.size()); }
+};
+
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
@@ -41,7 +52,7 @@ class Rendezvous {
   // [size]: the node of each rank. Nodes are numbered in the order of their lowest ranks. Ranks of
   // a node share memory.
   const std::vector<int>& nodes() const noexcept { return nodes_; }
-  // The ranks that meet here, ascending: all ranks, or those that were given to among().
+  // The ranks that meet here, ascending: GroupRanks::members, or those given to among().
   const std::vector<int>& ranks() const noexcept { return ranks_; }
 
   // Collective. Returns the text of each of ranks(), in this order; lengths may differ. Throws
@@ -108,21 +119,21 @@ class Rendezvous {
 std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes);
 
 // Makes the rendezvous of processes of one host. They meet at the abstract Unix socket
-// @ferry-<uid>-<address>-<size>, where size is that of `nodes`. Rank 0 listens. SO_PEERCRED shows
-// whether a peer is of the same user. The hellos compare ferry's version and build, and an error
+// @ferry-<uid>-<address>-<size>. The lowest of them listens. SO_PEERCRED shows whether a peer is of
+// the same user. The hellos compare ferry's version and build, and an error
 // names ranks of different hosts or namespaces. `launch` has the ranks that were started on this
 // host. If one of them ends before it joins, all ranks get an Error at once.
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
-                                               const std::vector<int>& nodes, Deadline deadline,
+                                               const GroupRanks& ranks, Deadline deadline,
                                                const LocalLaunch& launch = {});
 
-// Makes the rendezvous of processes of any hosts. Rank 0 listens at a TCP port. Both sides of each
-// connection prove that they know the secret (handshake.h) before other bytes are trusted. Ranks
-// that share memory (equal boot id and namespaces, hello.h) are a node, unless `split` divides
-// them; `split` is [ranks] and equal on all ranks. Ranks of one host then also meet over a Unix
-// socket. For ranks of other hosts, alive() is always true and pid() is 0.
+// Makes the rendezvous of processes of any hosts. The lowest of them listens at a TCP port. Both
+// sides of each connection prove that they know the secret (handshake.h) before other bytes are
+// trusted. Ranks that share memory (equal boot id and namespaces, hello.h) are a node, unless the
+// topology divides them. Ranks of one host then also meet over a Unix socket. For ranks of other
+// hosts, alive() is always true and pid() is 0.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
-                                           const std::vector<int>& split, Deadline deadline,
+                                           const GroupRanks& ranks, Deadline deadline,
                                            const LocalLaunch& launch = {});
 
 // Makes the rendezvous of a newcomer, which is rank `rank` of at.split.size(). Waits until members

@@ -25,7 +25,7 @@ FERRY_STRUCT(ferry_all_gather, 24);
 FERRY_AT(ferry_all_gather, gather, 8);
 FERRY_AT(ferry_all_gather, context, 16);
 
-FERRY_STRUCT(ferry_group_options, 64);
+FERRY_STRUCT(ferry_group_options, 80);
 FERRY_AT(ferry_group_options, deadline_ns, 8);
 FERRY_AT(ferry_group_options, name, 16);
 FERRY_AT(ferry_group_options, allocator, 24);
@@ -33,6 +33,8 @@ FERRY_AT(ferry_group_options, topology, 32);
 FERRY_AT(ferry_group_options, interrupted, 40);
 FERRY_AT(ferry_group_options, interrupted_context, 48);
 FERRY_AT(ferry_group_options, newcomer, 56);
+FERRY_AT(ferry_group_options, members, 64);
+FERRY_AT(ferry_group_options, num_members, 72);
 
 FERRY_STRUCT(ferry_config, 200);
 FERRY_AT(ferry_config, max_tokens, 8);

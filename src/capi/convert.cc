@@ -38,11 +38,13 @@ GroupSettings to_group_settings(const ferry_group_options* given) {
   GroupSettings settings;
   if (given == nullptr) return settings;
   const ferry_group_options c = read(given, "ferry_group_options");
-  auto& [deadline, interrupted, name, topology, newcomer] = settings.options;
+  auto& [deadline, interrupted, name, topology, newcomer, members] = settings.options;
   deadline = std::chrono::nanoseconds(or_default<std::int64_t>(c.deadline_ns, deadline.count()));
   name = c.name ? c.name : "";
   topology = c.topology ? c.topology : "";
   newcomer = c.newcomer != 0;
+  const std::span<const int> first = array_of(c.members, c.num_members, "members");
+  members.assign(first.begin(), first.end());
   if (c.interrupted)
     interrupted = [asked = c.interrupted, context = c.interrupted_context] {
       return asked(context) != 0;

@@ -196,7 +196,8 @@ ExchangeParts join_parts(const std::shared_ptr<GroupState>& group, const Exchang
 ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config,
                              bool joins)
     : parts_(joins ? join_parts(group, config) : make_parts(group, config)) {
-  if (const View& view = group->view(); view.number > 1) {
+  const View& view = group->view();
+  if (view.number > 1 || group->survival().waited()) {
     parts_.protocol.renew(view);
     require_ok(parts_.protocol.fits_view());
   }

@@ -33,28 +33,30 @@ std::string report_of(char what, int peer, const std::string& why) {
   return fmt::format("{}{} {}", what, peer, why);
 }
 
-Error error_of(int rank, const std::string& report, int size) {
+Error error_of(int rank, const std::string& report, const std::vector<int>& ranks) {
   const Code code = report[0] == kGaveUp    ? Code::kTimeout
                     : report[0] == kStopped ? Code::kInterrupted
                                             : Code::kPeerLost;
   const int peer = std::atoi(&report[1]);
   const std::string why = report.substr(report.find(' ') + 1);
-  return {code, fmt::format("rank {}: {}", rank, why), peer >= 0 && peer < size ? peer : rank};
+  return {code, fmt::format("rank {}: {}", rank, why),
+          std::ranges::binary_search(ranks, peer) ? peer : rank};
 }
 
-// True if no report has a missing link. All ranks read the same reports. If a rank does not wait
-// any more, throws its error: that of this rank, or else that of the first such rank.
-bool all_there(const std::vector<std::string>& reports, int self) {
-  const int size = static_cast<int>(reports.size());
-  int ended = -1;
+// True if no report, one of each of `ranks`, has a missing link. All ranks read the same reports.
+// If a rank does not wait any more, throws its error: that of rank `self`, or else that of the
+// first such rank.
+bool all_there(const std::vector<std::string>& reports, const std::vector<int>& ranks, int self) {
+  std::optional<std::size_t> ended;
   bool all = true;
-  for (int rank = size - 1; rank >= 0; --rank) {
-    const std::string& report = reports[static_cast<std::size_t>(rank)];
+  for (std::size_t place = reports.size(); place-- > 0;) {
+    const std::string& report = reports[place];
     all = all && report.empty();
-    if (!report.empty() && report[0] != kWaits && ended != self) ended = rank;
+    const bool is_first = !ended || ranks[*ended] != self;
+    if (!report.empty() && report[0] != kWaits && is_first) ended = place;
   }
-  if (ended < 0) return all;
-  throw error_of(ended, reports[static_cast<std::size_t>(ended)], size);
+  if (!ended) return all;
+  throw error_of(ranks[*ended], reports[*ended], ranks);
 }
 
 }  // namespace
@@ -80,7 +82,7 @@ void GroupState::await_links(const std::optional<Error>& failure, const Deadline
       report += fmt::format("; deadline {:.3g} s",
                             std::chrono::duration<double>(options_.deadline).count());
     }
-    if (all_there(rendezvous_->all_gather(report, by), rank_)) return;
+    if (all_there(rendezvous_->all_gather(report, by), rendezvous_->ranks(), rank_)) return;
   }
 }
 

@@ -33,23 +33,29 @@ constexpr int kLongestThreadNapUs = 2000;
 }  // namespace
 
 void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
-  const std::string job = rank_ == 0 ? hex(fresh_nonce()).substr(0, 16) : "";
+  const std::vector<int>& ranks = rendezvous_->ranks();
+  const std::string job = rank_ == ranks[0] ? hex(fresh_nonce()).substr(0, 16) : "";
   const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
   try {
-    messages_ = std::make_unique<MessageChannel>(make(), rank_, size_, number_in(jobs[0], 0));
+    messages_ =
+        std::make_unique<MessageChannel>(make(), rank_, size_, number_in(jobs[0], ranks[0]));
   } catch (const Error& error) {
     problem = error.what();
   }
-  check_no_problem(rendezvous_->all_gather(problem, by));
-  nodes_.addresses = rendezvous_->all_gather(messages_->address(), by);
+  check_no_problem(rendezvous_->all_gather(problem, by), ranks);
+  const std::vector<std::string> addresses = rendezvous_->all_gather(messages_->address(), by);
   std::vector<std::string> others;
-  for (int peer = 0; peer < size_; ++peer)
-    if (!here(peer)) others.push_back(nodes_.addresses[peer]);
+  std::vector<bool> takes_part(size_);
+  for (std::size_t place = 0; place < ranks.size(); ++place) {
+    const int peer = ranks[place];
+    takes_part[peer] = true;
+    nodes_.addresses[peer] = addresses[place];
+    if (!here(peer)) others.push_back(addresses[place]);
+  }
   messages_->let_in(others);
   rendezvous_->all_gather("", by);  // from now on all ranks let each other in
-  nodes_.forwarding =
-      ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
+  nodes_.forwarding = ForwardingTable(topology_, rank_, takes_part, /*flat=*/true);
   std::optional<Error> failure;
   try {
     reach(nodes_.forwarding, /*together=*/true);

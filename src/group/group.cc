@@ -2,9 +2,12 @@
 #include "ferry/group.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -41,6 +44,25 @@ void on_threads(int size, const std::function<void(int)>& body) {
   }
 }
 
+void check_members(int rank, int size, const GroupOptions& options) {
+  const std::vector<int>& members = options.members;
+  const auto unsorted = std::ranges::adjacent_find(members, std::greater_equal<>());
+  if (unsorted != members.end() || members.front() < 0 || members.back() >= size) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("the group begins with ranks [{}]: need ascending ranks from 0 to {}",
+                            fmt::join(members, ", "), size - 1),
+                rank);
+  }
+}
+
+// For ranks that do not meet at an address, to which others could come later.
+void check_no_members(const GroupOptions& options, const char* kind) {
+  if (options.members.empty()) return;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{} begin a group together, and not with some of its ranks: [{}]", kind,
+                          fmt::join(options.members, ", ")));
+}
+
 void check_arguments(int rank, int size, const GroupOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(
@@ -51,6 +73,12 @@ void check_arguments(int rank, int size, const GroupOptions& options) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("the deadline is {} ns, need more than 0", options.deadline.count()));
   }
+  if (!options.members.empty()) check_members(rank, size, options);
+}
+
+bool is_newcomer(int rank, const GroupOptions& options) {
+  const std::vector<int>& members = options.members;
+  return options.newcomer || !(members.empty() || std::ranges::binary_search(members, rank));
 }
 
 // If a member is lost meanwhile, the others may go on and admit this process later.
@@ -71,7 +99,7 @@ std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const Group
                                     GroupOrigin origin) {
   check_arguments(at.rank, at.size, options);
   const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
-  if (options.newcomer) return come_back_at(at, options, origin, by);
+  if (is_newcomer(at.rank, options)) return come_back_at(at, options, origin, by);
   return std::make_shared<GroupState>(internal::join_at_address(at, options, by), options,
                                       std::move(origin), by);
 }
@@ -86,6 +114,7 @@ Group Group::from_environment(const GroupOptions& options) {
   });
   GroupOptions joining = options;
   joining.newcomer = options.newcomer || launch.newcomer;
+  if (joining.members.empty()) joining.members = launch.members;
   return Group(join_at({launch.address, launch.job, launch.rank, launch.size, launch.local},
                        joining, {launch.launcher, launch.reason, launch.address}));
 }
@@ -103,6 +132,7 @@ Group Group::connect(const std::string& address, int rank, int size, const Group
 Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
                              const GroupOptions& options) {
   check_arguments(rank, size, options);
+  check_no_members(options, "the ranks of an all-gather");
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
   std::optional<internal::Deadline> by;
@@ -125,6 +155,7 @@ Group GroupState::join(std::unique_ptr<internal::Rendezvous> rendezvous,
 std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
                                        const internal::TransportFactory& make) {
   check_arguments(0, size, options);
+  check_no_members(options, "threads");
   std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
       internal::thread_rendezvous(internal::split_nodes(options, size));
   const GroupOrigin origin{"threads", fmt::format("{} threads of process {}", size, getpid()), ""};

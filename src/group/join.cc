@@ -153,6 +153,10 @@ std::vector<int> split_nodes(const GroupOptions& options, int size) {
                           topology.num_ranks(), size));
 }
 
+GroupRanks ranks_of(const GroupOptions& options, int size) {
+  return {split_nodes(options, size), options.members};
+}
+
 Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes) {
   const std::string text = topology_text(options);
   if (text.empty()) return Topology::from_nodes(nodes);
@@ -171,11 +175,11 @@ Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes)
 
 std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
                                             const Deadline& deadline) {
-  const std::vector<int> split = split_nodes(options, at.size);
+  const GroupRanks ranks = ranks_of(options, at.size);
   if (!is_tcp(at.address)) {
-    return process_rendezvous(named(at.address, options), at.rank, split, deadline, at.launch);
+    return process_rendezvous(named(at.address, options), at.rank, ranks, deadline, at.launch);
   }
-  return tcp_rendezvous(endpoint_of(at, options), at.rank, split, deadline, at.launch);
+  return tcp_rendezvous(endpoint_of(at, options), at.rank, ranks, deadline, at.launch);
 }
 
 std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const JoinAddress& at,

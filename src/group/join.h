@@ -21,6 +21,9 @@ std::vector<int> split_nodes(const GroupOptions& options, int size);
 // ranks, if the topology says that they are of one host and they are not.
 Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes);
 
+// The ranks of a group that meet to make it. Throws as split_nodes() does.
+GroupRanks ranks_of(const GroupOptions& options, int size);
+
 // Processes that know where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or
 // at any other text on their host. `job` distinguishes groups that meet at one port.
 struct JoinAddress {
@@ -33,7 +36,7 @@ struct JoinAddress {
 std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
                                             const Deadline& deadline);
 
-// The same for a process that takes the place of a lost rank.
+// The same for a newcomer.
 std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const JoinAddress& at,
                                                                        const GroupOptions& options,
                                                                        const Deadline& deadline);

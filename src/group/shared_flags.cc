@@ -60,7 +60,8 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   } catch (const Error& error) {
     problem = error.what();
   }
-  check_no_problem(rendezvous.all_gather(problem, by));  // all ranks have their memory
+  // All ranks have their memory.
+  check_no_problem(rendezvous.all_gather(problem, by), rendezvous.ranks());
   segment_->map_in(0, flag_bytes(size_));
   counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
   if (first) metrics_->show({segment_, node_ranks});

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/out_of_memory.h"
@@ -46,9 +47,10 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       log_level_(log_level_in_environment()),
       nodes_(size_),
       survival_(size_) {
-  const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
-  node_ranks_.assign(here.begin(), here.end());
-  for (std::size_t i = 0; i < here.size(); ++i) local_ranks_[here[i]] = static_cast<int>(i);
+  const std::span<const int> node = topology_.node_ranks(topology_.node_of(rank_));
+  for (std::size_t i = 0; i < node.size(); ++i) local_ranks_[node[i]] = static_cast<int>(i);
+  std::ranges::copy_if(rendezvous_->ranks(), std::back_inserter(node_ranks_),
+                       [this](int rank) { return here(rank); });
   FERRY_CHECK(topology_.num_ranks(), ==, size_);
   FERRY_CHECK(local_ranks_[rank_], >=, 0);
 }
@@ -57,6 +59,9 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
                        GroupOrigin origin, const Deadline& by, const TransportFactory& make)
     : GroupState(std::move(rendezvous), options, std::move(origin)) {
   try {
+    const View view{.number = 1, .members = rendezvous_->ranks()};
+    survival_.set_met_for(view);
+    survival_.set_view(view);
     const std::uint64_t group = meet_neighbours(*rendezvous_, by);
     survival_.meeting().group = group;
     flags_.emplace(*rendezvous_, node_ranks_, group, by);
@@ -66,21 +71,25 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
     throw;
   }
   log(LogLevel::kInfo,
-      fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
-                  origin_.reason, num_cpus_,
+      fmt::format("joined a group of {}{} by {} ({}), {} processors{}", size_,
+                  survival_.waited()
+                      ? fmt::format(" that begins with {}", rank_list(rendezvous_->ranks()))
+                      : "",
+                  origin_.launcher, origin_.reason, num_cpus_,
                   messages_ ? fmt::format(", node {} of {} over {}", topology_.node_of(rank_),
                                           topology_.num_nodes(), messages_->describe())
                             : ""));
 }
 
 // Counts the ranks of this machine and their processors. Returns a number that all ranks of this
-// group have in common, and no other group: rank 0's nonce.
+// group have in common, and no other group: the nonce of the first of them.
 // The others send none, so that ranks of a host send equal texts, which reach every rank once.
 std::uint64_t GroupState::meet_neighbours(Rendezvous& meeting, const Deadline& by) {
   const std::string machine = boot_id() + " ";
   std::string cpus(CPU_SETSIZE, '0');
   num_neighbours_ = 0;
-  const std::string nonce = rank_ == 0 ? hex(fresh_nonce()) : std::string(2 * kNonceBytes, '0');
+  const int first = meeting.ranks()[0];
+  const std::string nonce = rank_ == first ? hex(fresh_nonce()) : std::string(2 * kNonceBytes, '0');
   const auto told = meeting.all_gather(nonce + machine + allowed_cpus(), by);
   for (const std::string& one : told) {
     const std::string theirs = one.substr(std::min(one.size(), 2 * kNonceBytes));
@@ -90,7 +99,7 @@ std::uint64_t GroupState::meet_neighbours(Rendezvous& meeting, const Deadline& b
       cpus[cpu] = std::max(cpus[cpu], theirs[machine.size() + cpu]);
   }
   num_cpus_ = std::max(1, static_cast<int>(std::count(cpus.begin(), cpus.end(), '1')));
-  return number_in(told[0], 0);
+  return number_in(told[0], first);
 }
 
 GroupState::~GroupState() {

@@ -66,7 +66,7 @@ class Survival {
     return view_.members.size() == is_member_.size() ? nullptr : &is_member_;
   }
 
-  // On a newcomer: the view of the members, of which it is none.
+  // The first view; on a newcomer that of the members, of which it is none.
   void set_view(View view) noexcept;
   // From add() to remove() the object is renewed with each view.
   void add(Lasting* object);

@@ -114,6 +114,23 @@ TEST(Environment, NewcomerHasTheAddressOfItsGroup) {
               HasSubstr("FERRY_NEWCOMER=\"yes\" is not a whole number from 0 to 1"));
 }
 
+TEST(Environment, AGroupMayHaveMoreRanksThanTheJob) {
+  const Launch found = launch(with(kTorchrun, {{"FERRY_GROUP_SIZE", "10"}}));
+  EXPECT_EQ(found.size, 10);
+  EXPECT_EQ(found.rank, 3);
+  EXPECT_THAT(found.members, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_EQ(found.address, launch(kTorchrun).address) << "one host";
+  EXPECT_EQ(found.reason, "RANK=3 and WORLD_SIZE=8 are set, and FERRY_GROUP_SIZE=10");
+  for (const char* same : {"", "8"})
+    EXPECT_TRUE(launch(with(kTorchrun, {{"FERRY_GROUP_SIZE", same}})).members.empty());
+  EXPECT_THAT(refusal(with(kTorchrun, {{"FERRY_GROUP_SIZE", "7"}})),
+              HasSubstr("FERRY_GROUP_SIZE=\"7\" is not a whole number from 8 to"));
+  const Launch hosts =
+      launch(with(kTorchrun, {{"FERRY_GROUP_SIZE", "10"}, {"FERRY_ADDR", "tcp://here:4711"}}));
+  EXPECT_EQ(hosts.size, 10);
+  EXPECT_EQ(hosts.members.size(), 8U);
+}
+
 TEST(Environment, TorchrunOverTwoHostsMeetsBesideTorchsPort) {
   const Variables hosts =
       with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "node01"}});

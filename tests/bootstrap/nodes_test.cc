@@ -75,7 +75,7 @@ TEST(Nodes, OfProcessesHaveSegmentsOfTheirOwn) {
 TEST(Nodes, ProcessesOfOtherNodesAreWatchedToo) {
   const std::string at = fmt::format("nodes-watch-{}", getpid());
   const auto results = in_processes({0, 1, 2}, [&](int rank) -> std::string {
-    const auto rendezvous = process_rendezvous(at, rank, {0, 1, 1}, soon());
+    const auto rendezvous = process_rendezvous(at, rank, std::vector{0, 1, 1}, soon());
     const int victim = rendezvous->pid(1);
     rendezvous->all_gather("", soon());
     if (rank == 1) pause();
@@ -95,7 +95,7 @@ TEST(Nodes, ProcessesOfOtherNodesAreWatchedToo) {
 TEST(Nodes, TopologiesThatDifferAreNamed) {
   const std::string at = fmt::format("nodes-differ-{}", getpid());
   const auto results = in_processes({0, 1}, [&](int rank) {
-    process_rendezvous(at, rank, {0, rank}, soon());
+    process_rendezvous(at, rank, std::vector{0, rank}, soon());
     return "met";
   });
   EXPECT_THAT(results, Each(testing::AllOf(testing::StartsWith("mismatch: different topologies"),

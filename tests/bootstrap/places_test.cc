@@ -22,7 +22,8 @@ Hello of_host(const std::string& boot_id) {
 // Four ranks of two hosts.
 std::vector<std::string> places() {
   std::vector<std::string> all;
-  for (const char* host : {"a", "b", "a", "b"}) all.push_back(own_place(of_host(host)));
+  for (const char* host : {"a", "b", "a", "b"})
+    all.push_back(own_place(of_host(host), /*lowest=*/false));
   return all;
 }
 const std::vector<int> kOneNode(4, 0);
@@ -40,7 +41,7 @@ std::string refused(const std::vector<std::string>& places, int rank, const std:
 TEST(Places, RanksOfOneHostMeetWhereRankZeroSays) {
   const auto all = places();
   const HostMeeting a = host_meeting(all, 2, all[2], kOneNode);
-  const HostMeeting b = host_meeting(all, 1, all[1], {0, 0, 1, 1});
+  const HostMeeting b = host_meeting(all, 1, all[1], std::vector{0, 0, 1, 1});
   EXPECT_THAT(a.ranks, ElementsAre(0, 2));
   EXPECT_THAT(b.ranks, ElementsAre(1, 3));
   EXPECT_EQ(a.address, all[0].substr(0, 32) + "-0");
@@ -60,6 +61,27 @@ TEST(Places, ThatARankDidNotSayIsRefused) {
   }
   EXPECT_THAT(refused({}, 1, sent[1]), HasSubstr("rank 1 sent its place"));
   EXPECT_THAT(refused({sent[0], sent[1], sent[2]}, 1, sent[1]), HasSubstr("rank 1 sent its place"));
+}
+
+// Ranks 1 and 3 are absent: each is of the node that the topology gives it.
+TEST(Places, AbsentRanksHaveTheirNodes) {
+  const std::vector<std::string> two = {own_place(of_host("a"), true),
+                                        own_place(of_host("a"), false)};
+  const auto nodes = [&](std::vector<int> split) {
+    return host_meeting(two, 2, two[1], {std::move(split), {0, 2}}).nodes;
+  };
+  EXPECT_THAT(nodes({0, 0, 0, 0}), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(nodes({0, 0, 1, 1}), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(nodes({0, 1, 0, 2}), ElementsAre(0, 1, 0, 2));
+  const auto other_host = two[0].substr(0, two[0].size() - 1) + "b";
+  try {
+    host_meeting({two[0], other_host}, 0, two[0], {kOneNode, {0, 2}});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_EQ(error.culprit(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("on the host of rank 0 or on that of rank 2"));
+  }
 }
 
 TEST(Places, ThatAreNoneAreRefused) {

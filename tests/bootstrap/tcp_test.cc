@@ -169,7 +169,7 @@ TEST(TcpRendezvous, RankKilledInACollectiveIsNamedAtOnce) {
     const TcpEndpoint endpoint = endpoint_at(free_port());
     const std::int64_t begin = now_ns();
     const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
-      const auto rendezvous = tcp_rendezvous(endpoint, rank, {0, 0, 1}, soon());
+      const auto rendezvous = tcp_rendezvous(endpoint, rank, std::vector{0, 0, 1}, soon());
       if (rank == victim) {
         usleep(100'000);
         raise(SIGKILL);
@@ -188,7 +188,7 @@ TEST(TcpRendezvous, RankKilledInACollectiveIsNamedAtOnce) {
 TEST(TcpRendezvous, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
   const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
-    const auto rendezvous = tcp_rendezvous(endpoint, rank, {0, 0, 1}, soon());
+    const auto rendezvous = tcp_rendezvous(endpoint, rank, std::vector{0, 0, 1}, soon());
     return refused_segment(*rendezvous, soon());
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("rank 0: "), HasSubstr("1152921504606846976 bytes"))));

@@ -158,6 +158,32 @@ TEST(CapiLife, AGroupSurvivesARankThatLeaves) {
                FERRY_TIMEOUT, {"a member that admits others"});
 }
 
+// The group has two ranks and begins with the first one.
+TEST(CapiLife, AGroupBeginsWithSomeOfItsRanks) {
+  auto options = sized<ferry_group_options>();
+  options.deadline_ns = 50'000'000;
+  const std::int32_t first = 0;
+  options.members = &first;
+  options.num_members = 1;
+  const std::string where = address("capi-some");
+  ferry_group *group = nullptr, *later = nullptr;
+  expect_ok(ferry_group_connect(where.c_str(), 0, 2, &options, &group));
+  EXPECT_EQ(ferry_group_size(group), 2);
+  uint64_t number = 0;
+  int32_t members[2] = {}, num_members = 0;
+  expect_ok(ferry_group_view(group, &number, members, &num_members));
+  EXPECT_EQ(number, 1u);
+  EXPECT_EQ(num_members, 1);
+  expect_ok(ferry_group_barrier(group));
+  expect_error(ferry_group_connect(where.c_str(), 1, 2, &options, &later), FERRY_TIMEOUT,
+               {"a member that admits others"});
+  expect_error(ferry_group_admit(group, nullptr, 0, 0), FERRY_PEER_REJECTED, {"rank 1"});
+  ferry_group_destroy(group);
+  options.members = nullptr;
+  expect_error(ferry_group_connect(where.c_str(), 0, 2, &options, &group), FERRY_INVALID_ARGUMENT,
+               {"members is NULL"});
+}
+
 TEST(CapiLife, FailuresOfBodiesAreReportedByRank) {
   const auto body = [](ferry_group* group, void*) -> ferry_code {
     if (ferry_group_rank(group) == 0) return FERRY_OK;

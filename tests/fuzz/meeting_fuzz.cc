@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <numeric>
 #include <thread>
 
 #include "base/bytes.h"
@@ -43,17 +44,21 @@ void reads(const Read& read) {
 
 void read_places(Texts places) {
   if (places.size() <= kRank) return;
-  static const std::string mine = own_place(own_hello("a group", kRank, {0, 0}));
+  static const std::string mine = own_place(own_hello("a group", kRank, {0, 0}), kRank == 0);
   if (places[kRank].empty()) places[kRank] = mine;
-  const std::vector<int> split(places.size());
-  reads([&] {
-    const HostMeeting here = host_meeting(places, kRank, mine, split);
-    if (here.nodes.size() != places.size()) std::abort();
-    Roster roster{.endpoint = {}, .self = {}, .ranks = here.ranks};
-    if (roster.place(kRank) < 0 || roster.coordinator() > kRank) std::abort();
-    for (const char c : here.address)
-      if (c == 0) std::abort();
-  });
+  for (const std::size_t absent : {0, 1}) {
+    std::vector<int> members(places.size());
+    std::iota(members.begin(), members.end(), 0);
+    const GroupRanks ranks(std::vector<int>(places.size() + absent), members);
+    reads([&] {
+      const HostMeeting here = host_meeting(places, kRank, mine, ranks);
+      if (here.nodes.size() != places.size() + absent) std::abort();
+      Roster roster{.endpoint = {}, .self = {}, .ranks = here.ranks};
+      if (roster.place(kRank) < 0 || roster.coordinator() > kRank) std::abort();
+      for (const char c : here.address)
+        if (c == 0) std::abort();
+    });
+  }
 }
 
 void read_texts(const Texts& texts) {

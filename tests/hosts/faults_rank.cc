@@ -4,7 +4,8 @@
 // With FERRY_TEST_SURVIVE it plays until an error, calls survive(), plays ROUNDS rounds of the
 // ranks of view 2 with that exchange and with another one, made in that view, then all collectives,
 // and prints the ranks, as bits. With FERRY_TEST_ADMIT the ranks of view 2 admit others in place of
-// the lost ones. These, with FERRY_NEWCOMER, join the first exchange, which all of them play.
+// the lost ones. These, with FERRY_NEWCOMER, join the first exchange, which all of them play. With
+// FERRY_GROUP_SIZE the ranks of view 1 play ROUNDS rounds and admit the others.
 // FERRY_TEST_LATER_PORTS: UCX_TCP_PORT_RANGE in those views. With a
 // place to stop at it prints "stopped" there and goes on with the next line of its input. SIGINT
 // interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
@@ -61,6 +62,7 @@ ExchangeConfig config_of(const Plan& plan) {
           .hidden = 4096,
           .num_experts = 12,
           .top_k = 2,
+          .expert_ranks = {0, 1, 2, 3},
           .algorithm = Algorithm::kHierarchical};
 }
 
@@ -147,6 +149,19 @@ Status play_views(Group& group, const Plan& plan) {
   return status;
 }
 
+// The group begins with some of its ranks.
+Status play_and_grow(Group& group, const Plan& plan) {
+  const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
+  Seat seat(group, scenario);
+  for (int i = 0; i < plan.rounds; ++i)
+    if (Status status = play_view(group, seat); !status.ok()) return status;
+  std::cout << "grows from " << set_of(group.view()) << std::endl;
+  if (Status admitted = group.admit(); !admitted.ok()) return admitted;
+  Status status = play_with_all(group, seat, plan);
+  if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
+  return status;
+}
+
 // With the exchange that the newcomer joins, and another one of all ranks.
 Status play_as_newcomer(Group& group, const Plan& plan) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
@@ -164,6 +179,7 @@ Status play(const Plan& plan) {
   const Scenario scenario = scenario_of(plan);
   Group group = Group::from_environment(options);
   if (std::getenv("FERRY_NEWCOMER") != nullptr) return play_as_newcomer(group, plan);
+  if (std::getenv("FERRY_GROUP_SIZE") != nullptr) return play_and_grow(group, plan);
   if (std::getenv("FERRY_TEST_SURVIVE") != nullptr) return play_views(group, plan);
   Seat seat(group, scenario);
   fork_child();

@@ -330,6 +330,32 @@ class Survival(Faults):
         for rank, said in self.come_back(3, on="d").items():
             self.assertRegex(said, r"end \w+ 3 .*rank 3 is of the node of rank 2.*different hosts", rank)
 
+    def grow(self, host_of, topology):
+        """Ranks 0 and 1 begin a group of four, and then the others come. What they say."""
+        Rank.host_of = host_of
+        Rank.more = {"FERRY_SIZE": 2, "FERRY_GROUP_SIZE": SIZE, **topology}
+        self.start(LONG_S, FEW, 20, ranks=(0, 1), hosts=2)
+        Rank.more = {"FERRY_NEWCOMER": 1, **topology}
+        for rank in (2, 3):
+            self.add(rank, LONG_S if topology else 2, FEW, 20)
+        said = self.all_said()
+        self.expect_nothing_left()
+        return said
+
+    def test_a_group_grows_by_a_host(self):
+        for rank, said in self.grow("aabb", {"FERRY_TOPOLOGY": "host:2,rank:2"}).items():
+            self.assertIn("grows from 3\nview 15\nend ok" if rank < 2 else "view 15\nend ok", said, rank)
+
+    def test_a_group_grows_on_each_host(self):
+        topology = {"FERRY_TOPOLOGY": "host:4,rank:1", "FERRY_TEST_NODES": 4}
+        for rank, said in self.grow("abab", topology).items():
+            self.assertIn("view 15\nend ok", said, rank)
+
+    def test_the_hosts_of_absent_ranks_must_be_known(self):
+        for rank, said in self.grow("abab", {}).items():
+            refused = "end invalid_argument 2 .*on the host of rank 0 or on that of rank 1: give a topology"
+            self.assertRegex(said, refused if rank < 2 else "end timeout", rank)
+
     def test_the_host_of_rank_0_disappears(self):
         """No error tells it: the others find that it is silent. Its rank finds that it is alone."""
         Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}

@@ -89,6 +89,59 @@ def test_killed_processes_are_replaced():
         rank.join()
 
 
+GROWING = dict(SETTINGS, expert_ranks=[0, 1, 2, 3])
+
+
+def by_arguments(rank, address):
+    return ferry.init(address=address, rank=rank, size=SIZE, members=[0, 2])
+
+
+def by_environment(rank, address):
+    """The job has ranks 0 and 1, and the others know the address of the group."""
+    begins = rank < 2
+    os.environ.update({"FERRY_ADDR": address, "FERRY_RANK": str(rank)})
+    os.environ.update({"FERRY_SIZE": "2", "FERRY_GROUP_SIZE": str(SIZE)} if begins else
+                      {"FERRY_SIZE": str(SIZE), "FERRY_NEWCOMER": "1"})
+    return ferry.init()
+
+
+def grow(rank, init, first, address, results):
+    try:
+        with init(rank, address) as group:
+            assert group.size == SIZE
+            if rank in first:
+                assert group.view == (1, first)
+                exchange = group.exchange(**GROWING)
+                step(group, exchange, first)
+                assert group.admit() == (2, (0, 1, 2, 3))
+            else:
+                exchange = group.join_exchange(**GROWING)
+            go_on_with_all(group, 2, exchange)
+        results.put((rank, "well"))
+    except BaseException as error:
+        results.put((rank, repr(error)))
+
+
+@pytest.mark.parametrize("init, first", [(by_arguments, (0, 2)), (by_environment, (0, 1))])
+def test_a_group_begins_with_some_ranks_and_grows(init, first):
+    context = multiprocessing.get_context("spawn")
+    results, address = context.Queue(), f"grow-{init.__name__}-{os.getpid()}"
+    ranks = [context.Process(target=grow, args=(rank, init, first, address, results)) for rank in range(SIZE)]
+    for rank in ranks:
+        rank.start()
+    assert sorted(results.get(timeout=60) for _ in ranks) == [(rank, "well") for rank in range(SIZE)]
+    for rank in ranks:
+        rank.join()
+
+
+def test_members_need_an_address():
+    with pytest.raises(ferry.InvalidArgument, match=r"members is \[0\]"):
+        ferry.init(members=[0])
+    for wrong in ([1, 0], [0, 2]):
+        with pytest.raises(ferry.InvalidArgument, match="ascending ranks from 0 to 1"):
+            ferry.init(address="nobody-else", rank=0, size=2, members=wrong)
+
+
 def test_slot_needs_an_address():
     for wrong in (dict(slot=1), dict(slot=1, size=2), dict(slot=1, size=2, rank=1, address="here")):
         with pytest.raises(ferry.InvalidArgument, match="slot is 1"):

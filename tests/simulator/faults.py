@@ -130,6 +130,8 @@ FAULTS = [
     ("views, as it was once: an error of an answered collective ends the next one",
      [("src/bootstrap/coordinator.cc", "      frame->call < gathering_.call)",
        "      !FAULT && frame->call < gathering_.call)")]),
+    ("views: a group that begins with some of its ranks waits for all",
+     [("src/group/state.cc", "    survival_.set_view(view);", "    if (!FAULT) survival_.set_view(view);")]),
     ("admissions, as it was once: a view keeps how far lost ranks had come with sums",
      [(SUMS, "  for (auto& served : served_)", "  if (FAULT) return;\n  for (auto& served : served_)")]),
     ("admissions, as it was once: a member that gives up in the handshake closes its connection",

@@ -39,7 +39,8 @@ class ViewsRun {
                {drawn.num_processes(), drawn.deadline, drawn.has(Fault::kStop), "process"},
                [this](const std::string& what) { complain(what); }) {
     Members& first = views_[1];
-    for (int rank = 0; rank < drawn.num_ranks(); ++rank) first.push_back(rank);
+    for (int rank = 0; rank < drawn.num_ranks(); ++rank)
+      first.push_back(drawn.begins_with(rank) ? rank : kNobody);
   }
 
   ViewsOutcome play() {
@@ -127,6 +128,10 @@ class ViewsRun {
   // ---- a process
 
   void be(int process) {
+    if (process < case_.num_ranks() && !case_.begins_with(process)) {
+      mine().gone = true;
+      return;
+    }
     try {
       times_.begin();
       Playing playing;
@@ -157,9 +162,11 @@ class ViewsRun {
         hosts.push_back(fmt::format("10.77.0.{}", host + 1));
       address = fmt::format("tcp://{}:{}", fmt::join(hosts, ","), kGroupPort);
     }
-    return Group::connect(
-        address, rank, case_.num_ranks(),
-        {.deadline = case_.deadline, .topology = case_.nodes.topology, .newcomer = newcomer});
+    return Group::connect(address, rank, case_.num_ranks(),
+                          {.deadline = case_.deadline,
+                           .topology = case_.nodes.topology,
+                           .newcomer = newcomer,
+                           .members = case_.first});
   }
 
   Group come_back(int process, Playing& playing) {

@@ -19,7 +19,8 @@ namespace ferry::test {
 // What a rank does of its own accord when it has played some rounds.
 enum class Whim { kNone, kLeave, kSurvive, kNewExchange };
 
-// Processes have numbers: those of the first view are their ranks, and the others follow.
+// Processes have numbers: those of the first view are their ranks, and the others follow. Those of
+// ranks that the first view lacks do nothing.
 struct ViewsCase {
   struct Blow {
     Fault fault;  // kDeath, kPause, kStop, kRaise or, of the node, kOutage
@@ -42,7 +43,8 @@ struct ViewsCase {
   };
   std::uint64_t seed = 0;
   Nodes nodes = {};
-  bool one_host = true;  // the nodes are parts of one host
+  bool one_host = true;         // the nodes are parts of one host
+  std::vector<int> first = {};  // the ranks that the group begins with; empty: all
   ExchangeConfig config = {};
   std::vector<Blow> blows = {};
   std::vector<Return> returns = {};
@@ -53,6 +55,7 @@ struct ViewsCase {
   int num_processes() const { return num_ranks() + static_cast<int>(returns.size()); }
   int rank_of(int process) const;
   std::vector<int> hosts() const;  // [processes]
+  bool begins_with(int rank) const;
   bool has(Fault fault) const;
   Admit admit_in(std::uint64_t view, int attempt, int num_lost) const;
   std::string describe() const;

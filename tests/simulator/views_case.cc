@@ -3,6 +3,7 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "simulator/views.h"
 
@@ -10,6 +11,10 @@ namespace ferry::test {
 
 bool ViewsCase::has(Fault fault) const {
   return std::ranges::any_of(blows, [fault](const Blow& blow) { return blow.fault == fault; });
+}
+
+bool ViewsCase::begins_with(int rank) const {
+  return first.empty() || std::ranges::binary_search(first, rank);
 }
 
 int ViewsCase::rank_of(int process) const {
@@ -42,6 +47,7 @@ std::string ViewsCase::describe() const {
   std::string text =
       fmt::format("{}{}, {}, {} rounds", nodes.topology, one_host ? ", one host" : "",
                   name_of(config.algorithm), num_rounds);
+  if (!first.empty()) text += fmt::format(", begins with {}", fmt::join(first, ", "));
   for (const Blow& blow : blows)
     text += fmt::format(", {} of process {} after {} turns{}", name_of(blow.fault), blow.process,
                         blow.turns, blow.in_admission ? " in admissions" : "");
@@ -81,6 +87,27 @@ void draw_returns(ViewsCase& drawn) {
          .in_admission = true});
 }
 
+// In a quarter of the cases the group begins with some of its ranks, and processes come for most of
+// the others.
+void draw_first_ranks(ViewsCase& drawn) {
+  Random random(drawn.seed, 6011);
+  if (!random.one_in(4)) return;
+  const std::vector<int>& nodes = drawn.nodes.of_rank;
+  const int kept = static_cast<int>(random.below(drawn.num_ranks()));
+  const bool whole_nodes = drawn.nodes.several() && random.one_in(2);
+  for (int rank = 0; rank < drawn.num_ranks(); ++rank) {
+    const bool beside = whole_nodes && nodes[rank] == nodes[kept];
+    if (rank == kept || beside || (!whole_nodes && random.one_in(2))) {
+      drawn.first.push_back(rank);
+    } else if (!random.one_in(6)) {
+      drawn.returns.push_back({.rank = rank,
+                               .at_ns = random.pick(kComesNs),
+                               .joins = !random.one_in(4),
+                               .elsewhere = false});
+    }
+  }
+}
+
 }  // namespace
 
 ViewsCase draw_views(std::uint64_t seed) {
@@ -100,6 +127,7 @@ ViewsCase draw_views(std::uint64_t seed) {
                            .turns = static_cast<int>(random.below(random.pick(kMostTurnsBefore)))});
   drawn.num_rounds = static_cast<int>(random.between(1, 5));
   draw_returns(drawn);
+  draw_first_ranks(drawn);
   if (drawn.has(Fault::kStop)) drawn.deadline = std::chrono::milliseconds(400);
   return drawn;
 }
@@ -159,6 +187,7 @@ ViewsCase draw_admissions(std::uint64_t seed) {
                   .algorithm = random.pick(kOfSeveralNodes)};
   drawn.num_rounds = static_cast<int>(random.between(2, 6));
   draw_returns_to_nodes(drawn, random);
+  draw_first_ranks(drawn);
   for (std::int64_t left = random.between(0, 3); left > 0; --left) {
     const bool in_admission = random.one_in(2);
     drawn.blows.push_back(

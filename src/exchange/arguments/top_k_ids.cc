@@ -97,8 +97,8 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
                                     : column_of(setup, args, active, {token, known});
     if (columns[k] == -1 && sent && needs_all) {
       return refuse_with(setup.rank,
-                         "dispatch: expert {} at token {}, k {} is of a rank that the group has "
-                         "lost; the ranks of the view are {}",
+                         "dispatch: expert {} at token {}, k {} is of a rank that the view lacks; "
+                         "its ranks are {}",
                          id, token, k, fmt::join(active.ranks, ", "));
     }
   }
