@@ -2,6 +2,7 @@
 objects equals an oracle, or is refused by an error that says what to do."""
 
 import copy
+import functools
 import multiprocessing
 import os
 import signal
@@ -78,7 +79,7 @@ def normal(group):
     wrong.topk_idx[0][0, 0] = wrong.experts_of(VICTIM).start
     for inputs in (first, wide):
         given, kind = (wrong, ferry.InvalidArgument) if rank == 0 else (first, ferry.PeerRejected)
-        with pytest.raises(kind, match="lost"):
+        with pytest.raises(kind, match="lacks"):
             send(buffer, given, rank)
         normal_round(buffer, inputs)
     layout = buffer.get_dispatch_layout(first.topk_idx[rank], first.num_experts)
@@ -126,7 +127,7 @@ def low_latency(group):
     for case, mode, hooks in ((first, "bf16", False), (first, "bf16", True), (first, "ue8m0", False),
                               (other, "bf16", True)):
         round_of(buffer, case, mode, (VICTIM,), hooks)
-    with pytest.raises((ferry.InvalidArgument, ferry.PeerRejected), match="expert .* lost"):
+    with pytest.raises((ferry.InvalidArgument, ferry.PeerRejected), match="expert .* lacks"):
         round_of(buffer, every, "bf16", ())
     round_of(buffer, first, "bf16", (VICTIM,))
 
@@ -246,7 +247,7 @@ def layer(group):
     for seed in (3, 4):
         check_layer(made, whole, seed, MEMBERS)
     kind = ferry.InvalidArgument if group.rank == 0 else ferry.PeerRejected
-    with pytest.raises(kind, match="expert 4 .*lost"):
+    with pytest.raises(kind, match="expert 4 .*lacks"):
         tokens, ids, weights = layer_inputs(group.rank, 5, MEMBERS)
         made(tokens, ids.masked_fill(ids == ids[0, 0], 4) if group.rank == 0 else ids, weights)
     for dtype in (torch.bfloat16, torch.float32):  # an exchange that is made in this view, and one more
@@ -277,7 +278,49 @@ def layer_with_copies(group):
         torch.testing.assert_close(made(inputs[0].bfloat16(), *inputs[1:]).float(), before, rtol=.1, atol=.1)
 
 
+# ---- a new process takes the place of the victim
+
+
+def plays_of(kind):
+    """What makes a buffer of a group, and a round of all ranks with it."""
+    if kind == "normal":
+        every = Inputs(81, [6, 9, 5, 7])
+        return Buffer, lambda buffer: normal_round(buffer, every)
+    if kind == "elastic":
+        every = Inputs(88, [6, 9, 5, 7])
+        return (lambda group: ElasticBuffer(group, num_max_tokens_per_rank=M)), lambda buffer: elastic_round(
+            buffer, every, False)
+    case = Case(SIZE, tokens=(4, 5, 3, 6), seed=85, top_k=3)
+
+    def low_latency_round(buffer):
+        round_of(buffer, case, "bf16", ())
+        assert masks(buffer) == [0, 0, 0, 0]
+
+    return (lambda group: Buffer(group, low_latency_mode=True, enable_shrink=True)), low_latency_round
+
+
+def admitting(kind, group):
+    make, play = plays_of(kind)
+    buffer = make(group)
+    if group.view[0] == 1:
+        play(buffer)
+        lose(group, lambda: play(buffer))
+        assert group.admit() == (3, tuple(range(SIZE)))
+    for _ in range(3):
+        play(buffer)
+
+
 # ----
+
+
+def new_process(front, rank, address, results):
+    try:
+        torch.set_num_threads(1)
+        with ferry.init(address=address, slot=rank, size=SIZE, deadline=60) as group:
+            front(group)
+        results.put((rank, "well"))
+    except BaseException:
+        results.put((rank, traceback.format_exc()))
 
 
 def rank_of(front, rank, address, results):
@@ -303,3 +346,18 @@ def test_a_rank_is_killed(front):
     for rank in ranks:
         rank.join()
     assert said == [(rank, "well") for rank in MEMBERS], "\n".join(text for _, text in said)
+
+
+@pytest.mark.parametrize("kind", ["normal", "low_latency", "elastic"])
+def test_the_buffers_of_a_new_process_join_those_of_the_others(kind):
+    multiprocessing.set_forkserver_preload(["ferry.torch_backend"])
+    context = multiprocessing.get_context("forkserver")
+    results, address, front = context.Queue(), f"fronts-back-{kind}-{os.getpid()}", functools.partial(admitting, kind)
+    ranks = [context.Process(target=rank_of, args=(front, rank, address, results)) for rank in range(SIZE)]
+    ranks.append(context.Process(target=new_process, args=(front, VICTIM, address, results)))
+    for rank in ranks:
+        rank.start()
+    said = sorted(results.get(timeout=90) for _ in range(SIZE))
+    for rank in ranks:
+        rank.join()
+    assert said == [(rank, "well") for rank in range(SIZE)], "\n".join(text for _, text in said)

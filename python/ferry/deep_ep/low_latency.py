@@ -32,7 +32,7 @@ class LowLatency:
     """
 
     _masked = frozenset()  # the ranks that the caller has masked
-    _combined_by_logfmt = False  # whether the last combine had use_logfmt
+    _logfmt_view = 0  # the view of the group in which the last combine had use_logfmt; 0: it had not
 
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
@@ -236,10 +236,11 @@ class LowLatency:
         exchange, takes_part = sent.exchange, sent.takes_part(self.rank)
         if not takes_part:
             out.zero_()
-        if use_logfmt != self._combined_by_logfmt:
+        view = self.exchanges.group.view[0]
+        if use_logfmt != (self._logfmt_view == view):
             usual = exchange if use_logfmt else self.exchanges.known(self._logfmt_key(sent, rows))[1] or exchange
             self.exchanges.leave(usual, [("use_logfmt", use_logfmt)], sent.active_ranks)
-            self._combined_by_logfmt = use_logfmt
+            self._logfmt_view = view if use_logfmt else 0
         if use_logfmt:  # logfmt10 needs another exchange, which computes the route again from the ids
             dispatched = dict(tokens=rows.new_empty(out.shape), topk_ids=sent.ids, active_ranks=sent.active_ranks)
             return (self.exchanges.hold(sent.max_tokens, self._logfmt_key(sent, rows)),
