@@ -412,7 +412,7 @@ TEST_P(Survive, WhatTheNextViewRefuses) {
     require_status(seat.exchange().dispatch_recv({1}, received), Code::kInvalidArgument,
                    {"operation 1", "ended with the view", "view 2"}, "an operation of view 1");
     require_status(seat.exchange().dispatch(call.args(), received), Code::kInvalidArgument,
-                   {"expert", "lost", "0, 2, 3"}, "an expert of rank 1");
+                   {"expert", "view lacks", "0, 2, 3"}, "an expert of rank 1");
     const std::vector<int> named = {0, 1};
     call.args().active_ranks = named;
     require_status(seat.exchange().dispatch(call.args(), received), Code::kInvalidArgument,

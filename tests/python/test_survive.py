@@ -30,7 +30,7 @@ def survivor(rank, address, results):
                 step(group, exchange, range(4))
             assert caught.value.culprit == 2
             go_on(group, exchange, 2, (0, 1, 3))
-            with pytest.raises(ferry.InvalidArgument, match="expert 2 .* lost"):
+            with pytest.raises(ferry.InvalidArgument, match="expert 2 .* lacks"):
                 step(group, exchange, [2])
             if rank == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
