@@ -1,7 +1,6 @@
 // How processes take the places of lost ranks (docs/protocol.md, "Ranks that come back").
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -141,10 +140,10 @@ Status GroupState::admit(std::span<const int> ranks, std::chrono::nanoseconds li
 void Admitting::run() {
   require_ok(group_.verdict());
   if (!group_.rendezvous().admits()) {
-    throw Error(Code::kInvalidArgument,
-                "the ranks are threads of one process, and only processes can take the places of "
-                "lost ranks",
-                group_.rank());
+    throw Error(
+        Code::kInvalidArgument,
+        "the ranks are threads of one process, and only processes can come to a group later",
+        group_.rank());
   }
   const std::chrono::nanoseconds limit = agree();
   try {
@@ -295,7 +294,10 @@ std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
 // An error that is not because of a member ends no view, before this rank comes to the next one.
 Error Admitting::of_view(const Error& why) const {
   if (NextView::has_come(group_, next_)) return why;
-  if (const auto loss = NextView::loss_in(group_)) return *loss;  // others said less of it
+  if (const auto loss = NextView::loss_in(group_)) {  // others said less of it
+    if (loss->culprit() == why.culprit()) return *loss;
+    return {loss->code(), fmt::format("{}; {}", loss->what(), why.what()), loss->culprit()};
+  }
   const bool of_member = why.culprit() >= 0 && group_.survival().has(why.culprit());
   if (of_member || Status(why.code(), "").group_usable()) return why;
   return {Code::kPeerRejected, fmt::format("view {} goes on: {}", group_.view().number, why.what()),
@@ -371,30 +373,6 @@ void NextView::enter_on_one_node(GroupState& group, const Admission& admission,
 
 std::uint64_t NextView::last_admission(const GroupState& group) noexcept {
   return group.flags_->last_admission(group.rank_);
-}
-
-std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeting,
-                                               const Admission& admission,
-                                               const GroupOptions& options,
-                                               const GroupOrigin& origin, const Deadline& by) {
-  std::shared_ptr<GroupState> group(new GroupState(std::move(meeting), options, origin));
-  const int rank = group->rank_, size = group->size_;
-  std::shared_ptr<Segment> segment =
-      group->rendezvous_->pass_on(nullptr, SharedFlags::bytes(size), by);
-  group->flags_.emplace(std::move(segment), rank, size, admission.view - 1,
-                        admission.node_ranks(rank));
-  group->survival_.meeting().group = admission.group;
-  group->survival_.set_view({.number = admission.view - 1, .members = admission.members});
-  try {
-    enter(*group, admission, {}, nullptr, by);
-  } catch (...) {
-    group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
-    throw;
-  }
-  group->counters().add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
-  group->log(LogLevel::kInfo, fmt::format("took the place of rank {} in a group of {} by {} ({})",
-                                          rank, size, origin.launcher, origin.reason));
-  return group;
 }
 
 }  // namespace ferry::internal

@@ -70,6 +70,7 @@ struct alignas(128) CountersHead {
   std::atomic<std::uint64_t> magic;  // stored last (release); readers are in other processes
   std::uint64_t group;               // a number that the nodes of a group have in common
   std::uint64_t num_ranks, rows_offset, row_bytes;
+  std::uint64_t exporter;  // the rank that shows the metrics of the node
 };
 
 // One rank's row: the counters that are named above, then [ranks] the nanoseconds that it waited
@@ -121,7 +122,7 @@ class RankCounters {
 // The rows of a node's ranks, in the process of one of them.
 struct NodeCounters {
   std::shared_ptr<Segment> segment;
-  std::vector<int> ranks;  // the ranks of the node
+  std::vector<int> ranks;  // the ranks of the node; some may not have come yet
 
   const CountersHead& head() const noexcept {
     return *reinterpret_cast<const CountersHead*>(segment->data());

@@ -34,6 +34,10 @@ std::string labels(const NodeCounters& node, int rank) {
   return fmt::format("group=\"{:016x}\",rank=\"{}\"", node.head().group, rank);
 }
 
+bool has_come(const NodeCounters& node, int rank) {
+  return node.of(rank).value(static_cast<int>(Counter::kPid)) != 0;
+}
+
 void append_head(std::string& text, const std::string& name, const char* meaning, bool grows) {
   text +=
       fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, meaning, name, grows ? "counter" : "gauge");
@@ -211,9 +215,11 @@ std::string metrics_text(const std::vector<const NodeCounters*>& nodes) {
     const std::string name = fmt::format("ferry_{}{}", named.name, named.grows ? "_total" : "");
     append_head(text, name, named.meaning, named.grows);
     for (const NodeCounters* node : nodes) {
-      for (const int rank : node->ranks)
+      for (const int rank : node->ranks) {
+        if (!has_come(*node, rank)) continue;
         text +=
             fmt::format("{}{{{}}} {}\n", name, labels(*node, rank), node->of(rank).value(counter));
+      }
     }
   }
   const char* const waits = "ferry_wait_seconds_total";

@@ -1,6 +1,6 @@
 // Metrics: the counters of a node's ranks as Prometheus text, in a file or at a port, as
 // FERRY_METRICS says; without this variable nothing runs. One thread of the process serves all of
-// its groups. Only the first rank of a node has a Metrics.
+// its groups. One rank of a node has a Metrics (CountersHead::exporter).
 #pragma once
 
 #include <memory>

@@ -55,8 +55,12 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
                   rendezvous.size()) {
   const bool first = rank_ == node_ranks[0];
   std::string problem = back(first, group);
+  std::vector<int> node;
+  const std::vector<int>& nodes = rendezvous.nodes();
+  for (int rank = 0; rank < size_; ++rank)
+    if (nodes[rank] == nodes[rank_]) node.push_back(rank);
   try {
-    if (first) metrics_.emplace();
+    if (first && problem.empty()) show_metrics(std::move(node));
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -64,7 +68,16 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   check_no_problem(rendezvous.all_gather(problem, by), rendezvous.ranks());
   segment_->map_in(0, flag_bytes(size_));
   counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
-  if (first) metrics_->show({segment_, node_ranks});
+}
+
+bool SharedFlags::exports() const noexcept {
+  const auto& head = *reinterpret_cast<const CountersHead*>(segment_->data());
+  return head.exporter == static_cast<std::uint64_t>(rank_);
+}
+
+void SharedFlags::show_metrics(std::vector<int> node) {
+  metrics_.emplace();
+  metrics_->show({segment_, std::move(node)});
 }
 
 std::string SharedFlags::back(bool first, std::uint64_t group) {
@@ -79,23 +92,25 @@ std::string SharedFlags::back(bool first, std::uint64_t group) {
   head.num_ranks = static_cast<std::uint64_t>(size_);
   head.rows_offset = rows;
   head.row_bytes = row_bytes;
+  head.exporter = static_cast<std::uint64_t>(rank_);
   head.magic.store(CountersHead::kMagic, std::memory_order_release);
   return {};
 }
 
-SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
-                         const std::vector<int>& node_ranks)
+SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view)
     : SharedFlags(std::move(segment), rank, size) {
   view_ = view;
   segment_->map_in(0, flag_bytes(size_));
-  if (rank != node_ranks[0]) return;
-  metrics_.emplace();
-  metrics_->show({segment_, node_ranks});
 }
 
 // Relaxed: no rank reads these words before this one has said that it is ready.
 // Relaxed: published by the meeting of the ranks that are ready, and by the seat of the rank.
-void SharedFlags::make_place(int rank, std::uint64_t next, std::uint64_t admission) noexcept {
+void SharedFlags::make_place(int rank, std::uint64_t next, std::uint64_t admission) {
+  const std::size_t row_bytes = RankCounters::row_bytes(size_);
+  if (!segment_->commit(rows_offset(size_) + rank * row_bytes, row_bytes))
+    throw Error(
+        Code::kCapacity,
+        fmt::format("no memory for the {} bytes of the counters of rank {}", row_bytes, rank));
   GroupSlot& place = slots_[rank];
   place.place_of.store(admission, std::memory_order_relaxed);
   place.barrier.store(0, std::memory_order_relaxed);
@@ -103,7 +118,7 @@ void SharedFlags::make_place(int rank, std::uint64_t next, std::uint64_t admissi
   place.unmet.store(0, std::memory_order_relaxed);
   abort_[rank].store(0, std::memory_order_relaxed);
   sleeping_[rank].store(0, std::memory_order_relaxed);
-  RankCounters(rows_ + rank * RankCounters::row_bytes(size_)).clear(size_);
+  RankCounters(rows_ + rank * row_bytes).clear(size_);
 }
 
 std::vector<std::uint64_t> SharedFlags::waited(int rank) const {

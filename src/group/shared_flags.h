@@ -112,10 +112,13 @@ class SharedFlags {
   // `group`: the same number on all nodes.
   SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks, std::uint64_t group,
               const Deadline& by);
-  // For a newcomer, which takes the place of a lost rank in a group that is in `view`: the flags in
-  // the memory of the group. Writes nothing.
-  SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view,
-              const std::vector<int>& node_ranks);
+  // For a newcomer in a group that is in `view`: the flags in the memory of the group. Writes
+  // nothing.
+  SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view);
+  // Whether a newcomer of a node with members takes the place of the rank that shows its metrics.
+  bool exports() const noexcept;
+  // Shows the metrics of the ranks of this node. Throws Error as Metrics does.
+  void show_metrics(std::vector<int> node);
   // For newcomers whose node has no members: backs this new memory, as the constructor of the first
   // ranks does. `first`: this rank is the lowest of them. Returns the problem, if there is one.
   std::string back(bool first, std::uint64_t group);
@@ -194,7 +197,8 @@ class SharedFlags {
   }
   // On the coordinator of an admission to view `next`, for a newcomer: its flags are those of a
   // rank that has called nothing.
-  void make_place(int rank, std::uint64_t next, std::uint64_t admission) noexcept;
+  // Throws Error(kCapacity).
+  void make_place(int rank, std::uint64_t next, std::uint64_t admission);
   // Decides the admission of this number, unless it is decided: AbortWord::kNone if the next view
   // begins, else why it does not. Returns what is decided; kPeerLost if a later one is.
   std::uint64_t decide_admission(int coordinator, std::uint64_t number, std::uint64_t why) noexcept;
@@ -219,7 +223,7 @@ class SharedFlags {
   std::uint64_t view_ = 1;
   std::byte* rows_;  // rows of counters of all ranks
   RankCounters counters_;
-  std::optional<Metrics> metrics_;  // set on the first rank of a node
+  std::optional<Metrics> metrics_;  // set on the rank of a node that shows them
   GroupSlot* slots_;
   std::atomic<std::uint64_t>* abort_;
   std::atomic<std::uint32_t>* doorbell_;
