@@ -196,6 +196,7 @@ void Acceptor::read_guests() {
     const std::optional<Frame> frame = guest.connection->take();
     if (!frame && !guest.connection->closed()) continue;
     if (const auto hello = frame ? hello_in(guest, *frame) : std::nullopt) {
+      watch_members();  // the process before it may have ended as soon as it had its place
       receive(std::move(guest.connection), *hello);
       continue;
     }
@@ -250,8 +251,12 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
   const std::string differs =
       local() ? disagreement_on_host(roster_.self, hello) : disagreement(roster_.self, hello);
   const bool admits = !roster_.welcome.empty();
-  if (admits && differs.empty() && member == nullptr)
-    return send_away(std::move(connection), awaited_instead_of(hello));
+  if (admits && member == nullptr) {
+    if (differs.empty()) return send_away(std::move(connection), awaited_instead_of(hello));
+    connection->send_failure(Error(Code::kMismatch, differs, hello.rank));
+    misfits_.push_back(std::move(connection));
+    return;
+  }
   const auto claim_both = [&](const std::string& other) {
     object(
         {Code::kInvalidArgument,
