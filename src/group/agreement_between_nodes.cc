@@ -237,7 +237,7 @@ void NodesAgreement::take_messages(const Answer& answer) {
     }
     if (view + 1 == next_ && message->what == What::kOutvoted) {
       const auto held = group_.lock();
-      ViewMessages::lose_node_that_gave_up(group_, from, view);
+      group_.survival().messages().lose_node_that_gave_up(group_, from);
     }
     if (view != next_) continue;
     if (const auto answered = answer(*message))

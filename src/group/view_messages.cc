@@ -30,19 +30,21 @@ void ViewMessages::lose_silent_nodes(GroupState& group) {
   const auto held = group.lock();
   std::set<int> silent;
   for (const int peer : group.messages().silent(kSilence)) silent.insert(topology.node_of(peer));
-  lose(group, silent, fmt::format("its host has been silent for {} s", kSilence.count()));
+  lose(group, group.view().members, silent,
+       fmt::format("its host has been silent for {} s", kSilence.count()));
 }
 
-void ViewMessages::lose_node_that_gave_up(GroupState& group, int rank, std::uint64_t view) {
-  lose(group, {group.topology().node_of(rank)},
-       fmt::format("its node gave up view {}, as it reaches too few ranks", view));
+void ViewMessages::lose_node_that_gave_up(GroupState& group, int rank) const {
+  lose(group, members_, {group.topology().node_of(rank)},
+       "its node gave up this view, as it reached too few ranks");
 }
 
 // `nodes`: their numbers in the topology.
-void ViewMessages::lose(GroupState& group, const std::set<int>& nodes, const std::string& why) {
-  for (const int node : nodes) {
-    for (const int rank : group.topology().node_ranks(node))
-      if (!unreachable(group, rank)) group.lost(rank, why);
+void ViewMessages::lose(GroupState& group, const std::vector<int>& members,
+                        const std::set<int>& nodes, const std::string& why) {
+  for (const int rank : members) {
+    if (nodes.contains(group.topology().node_of(rank)) && !unreachable(group, rank))
+      group.lost(rank, why);
   }
 }
 
@@ -134,8 +136,9 @@ void ViewMessages::answer_late_ranks(GroupState& group) {
       if (asked.view >= reading_) agreement_.push_back(std::move(asked));
       continue;
     }
-    if (AgreementMessage::gives_up(asked.message) && decided == std::prev(decided_.end()))
-      lose_node_that_gave_up(group, asked.from, asked.view);
+    const bool is_last = known && std::next(decided) == decided_.end();
+    if (is_last && AgreementMessage::gives_up(asked.message))
+      lose_node_that_gave_up(group, asked.from);
     if (!AgreementMessage::asks(asked.message)) continue;
     if (!group.nodes_.reached[asked.from]) group.connect({asked.from});
     if (known)
@@ -180,13 +183,14 @@ void ViewMessages::begin(GroupState& group, std::uint64_t view,
                          std::vector<std::byte> decided) noexcept {
   const auto held = group.lock();
   decided_[view] = std::move(decided);
+  members_ = group.view().members;
   // Channels drop what they keep of the last view before they read messages of this one.
   for (const auto& [number, channel] : group.nodes_.channels) channel->go_on();
   begun_ = true;
   for (int node = 0; node < group.topology().num_nodes(); ++node) {
     const int first = group.topology().node_ranks(node)[0];
     if (!group.here(first) && NodesAgreement::gave_up(group, first, view))
-      lose_node_that_gave_up(group, first, view);
+      lose_node_that_gave_up(group, first);
   }
   for (Kept& kept : std::exchange(kept_, {})) {
     if (kept.view == view) group.read(kept.from, kept.message, /*kept=*/true);

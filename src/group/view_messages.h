@@ -39,9 +39,9 @@ class ViewMessages {
   // During survive(): the ranks of nodes whose hosts are silent count as lost. A host that is gone,
   // or cut off, sends no error, and the network waits for it without limit.
   static void lose_silent_nodes(GroupState& group);
-  // The ranks of the node of `rank` count as lost, as it gave up this view, which has begun with
-  // it. Call with the lock of the group.
-  static void lose_node_that_gave_up(GroupState& group, int rank, std::uint64_t view);
+  // The ranks of the node of `rank` count as lost: it gave up this view, which has begun with it.
+  // Call with the lock of the group.
+  void lose_node_that_gave_up(GroupState& group, int rank) const;
 
   // These are for threads that have the lock of the group.
   // Whether a message is to be read now; else it is kept if it is read later.
@@ -86,7 +86,8 @@ class ViewMessages {
 
  private:
   static bool are_alike(const Kept& one, const Kept& other);
-  static void lose(GroupState& group, const std::set<int>& nodes, const std::string& why);
+  static void lose(GroupState& group, const std::vector<int>& members, const std::set<int>& nodes,
+                   const std::string& why);
   void keep_of_agreement(Kept message);
 
   std::uint64_t reading_ = 1;         // messages of this view are read
@@ -97,7 +98,8 @@ class ViewMessages {
   // At most one of a rank and a kind, also of a view to which this rank has not come yet.
   std::vector<Kept> agreement_;
   std::map<std::uint64_t, std::vector<std::byte>>
-      decided_;  // by view: the text that says its ranks
+      decided_;               // by view: the text that says its ranks
+  std::vector<int> members_;  // those of the last view in decided_
 };
 
 }  // namespace ferry::internal
