@@ -155,9 +155,11 @@ Status ExchangeCache::name_differences(const Wanted& wanted, const Status& statu
 
 // A rank without tokens takes the number of scales that the ranks with tokens have.
 std::vector<ExchangeCache::Sent> ExchangeCache::gather(const Sent& mine) {
-  std::vector<Sent> all(group_.size());
-  if (Status status = group_.all_gather(&mine, sizeof mine, all.data()); !status.ok())
+  std::vector<Sent> sent(group_.size());
+  if (Status status = group_.all_gather(&mine, sizeof mine, sent.data()); !status.ok())
     throw failed(status);
+  std::vector<Sent> all(group_.size(), mine);  // as if ranks that the view lacks called the same
+  for (const int rank : group_.view().members) all[rank] = sent[rank];
   std::int64_t columns = 0;
   for (const auto& [refuses, any_scales, settings] : all)
     if (!any_scales) columns = std::max(columns, settings.values[Settings::kScaleColumns]);

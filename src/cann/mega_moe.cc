@@ -86,12 +86,13 @@ void compare_intermediate(Group group, std::int64_t mine) {
   std::vector<std::int64_t> all(group.size());
   if (Status status = group.all_gather(&mine, sizeof mine, all.data()); !status.ok())
     throw Error(status.code(), status.message(), status.culprit());
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
+  const int first = group.view().members[0];
+  for (const int rank : group.view().members) {
+    if (all[rank] == all[first]) continue;
     throw Error(Code::kMismatch,
-                fmt::format("ranks 0 and {} make different exchanges: intermediate is {} and {}",
-                            rank, all[0], all[rank]),
-                static_cast<int>(rank));
+                fmt::format("ranks {} and {} make different exchanges: intermediate is {} and {}",
+                            first, rank, all[first], all[rank]),
+                rank);
   }
 }
 

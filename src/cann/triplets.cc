@@ -128,7 +128,8 @@ Status Triplets::name_difference(const Group& group, const ExchangeConfig& confi
   std::vector<std::array<std::int64_t, 5>> of_all(group.size());
   status = ranks.all_gather(found.data(), sizeof found, of_all.data());
   if (!status.ok()) return status;
-  for (const auto& [source, token, k, expert, id] : of_all) {
+  for (const int rank : ranks.view().members) {
+    const auto& [source, token, k, expert, id] = of_all[rank];
     if (source == kNobody) continue;
     return {
         Code::kMismatch,

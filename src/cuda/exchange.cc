@@ -55,6 +55,9 @@ CudaExchange::CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConf
                   fmt::format("this is view {} of the group: exchanges of CUDA ranks are made in "
                               "view 1 only; make a new group for others",
                               view));
+    if (all.survival().waited())
+      throw Error(Code::kInvalidArgument,
+                  "an exchange of CUDA ranks needs all ranks of the group, which began with some");
     config_ = cuda_config(config, all.size());
     check_device(device);
     return "memory is of CUDA devices\n" + config_text(config_);
