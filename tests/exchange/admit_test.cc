@@ -26,10 +26,24 @@ const GroupOptions kOptions{.deadline = std::chrono::seconds(20)};
 
 bool on_one_node() { return !test_nodes(kRanks).several(); }
 
+// Two rounds of a view that lacks ranks, if all of its ranks have the exchange.
+void play_without_some(Group& group, std::optional<Seat>& seat) {
+  std::vector<int> have(kRanks);
+  const int mine = seat ? 1 : 0;
+  if (!group.all_gather(&mine, sizeof mine, have.data()).ok()) return;
+  const auto has = [&](int rank) { return have[rank] == 1; };
+  if (!std::ranges::all_of(group.view().members, has)) return;
+  for (int i = 0; i < 2; ++i)
+    if (!play_view(group, *seat).ok()) return;
+}
+
 // Until no rank of the view is lost and all places are taken. A rank may be lost at any moment.
-void go_on_with_all(Group& group) {
+void go_on_with_all(Group& group, std::optional<Seat>& seat) {
   while (set_of(group.view()) != kAll || !group.usable()) {
-    if (!group.usable()) require_ok(group.survive(), "survive");
+    if (!group.usable()) {
+      require_ok(group.survive(), "survive");
+      play_without_some(group, seat);
+    }
     const Status status = group.admit();
     if (status.code() == Code::kPeerLost || status.code() == Code::kBroken)
       require_ok(group.survive(), "survive");
@@ -72,11 +86,10 @@ class Playing {
     } catch (const Error& error) {  // the exchange could not be made
       require(error.code() == Code::kPeerLost || error.code() == Code::kBroken, error.what());
     }
-    require_ok(group_.survive(), "survive");
-    for (int i = 0; i < 2 && seat_; ++i)
-      if (!play_view(group_, *seat_).ok()) break;
     return false;
   }
+
+  std::optional<Seat>& seat() { return seat_; }
 
  private:
   // All ranks come to the same: the exchange of before, if all have it or join it, or a new one.
@@ -113,7 +126,7 @@ void kill_and_come_back(int kills, std::uint64_t seed) {
   const auto body = [&](Group group) {
     Playing playing(group, scenario, shared);
     do {
-      go_on_with_all(group);
+      go_on_with_all(group, playing.seat());
       shared.is_member[group.rank()].store(1, std::memory_order_relaxed);
     } while (!playing.until_loss());
   };
