@@ -43,7 +43,7 @@ struct GroupOptions {
   // FERRY_TOPOLOGY, else the hosts that are found. Ranks of different hosts in it use the network
   // even if they could share memory.
   std::string topology = {};
-  // This process takes the place of a rank that a running group of processes has lost. The call
+  // This process takes the place of a rank that the view of a running group lacks. The call
   // that joins waits, at the address of that group, until its members call Group::admit(). Between
   // hosts the address is the group's port on the first host that still has ranks. It needs the
   // same version, build, user and FERRY_SECRET as they have. Also set, for from_environment(), by
@@ -51,8 +51,8 @@ struct GroupOptions {
   // group begins in a view whose number is above 1.
   bool newcomer = false;
   // The ranks that the group begins with, ascending and equal on all of them; empty: all. Its first
-  // view lacks the others, which may come later as newcomers do: a process of one of these ranks is
-  // a newcomer. Between hosts their topology says on which host they will be. Also set, for
+  // view lacks the others, which may come later: a process whose rank is not one of `members` is a
+  // newcomer. Between hosts the topology says on which host each absent rank will be. Also set, for
   // from_environment(), by FERRY_GROUP_SIZE, the size of a group that begins with the ranks of the
   // job. Only for processes that meet at an address.
   std::vector<int> members = {};

@@ -9,7 +9,7 @@ def need_all_ranks(group):
     if len(ranks) < group.size:
         lacks = [rank for rank in range(group.size) if rank not in ranks]
         raise InvalidArgument(f"this call needs all {group.size} ranks, and view {number} of the group lacks {lacks}: "
-                              "make a new group of the ranks that remain")
+                              "admit() others in their places, or make a new group")
 
 
 def keeping_owners(group, settings):

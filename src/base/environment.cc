@@ -23,7 +23,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"FERRY_GROUP_SIZE", "the number of ranks of the job, or more",
      "the number of ranks of a group that begins with those of the job; the others come later"},
     {"FERRY_NEWCOMER", "0 or 1",
-     "1: this process takes the place of its rank, which a running group has lost; `ferry launch "
+     "1: this process takes the place of its rank, which a running group lacks; `ferry launch "
      "--restart` sets it"},
     {"FERRY_SPARE", "0 or 1",
      "1: this process has no rank yet; its `ferry.init()` waits for the place of a lost rank; "

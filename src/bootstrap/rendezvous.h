@@ -32,7 +32,7 @@ struct MeetingPlace {
 
 // The ranks of a group.
 struct GroupRanks {
-  // `members`: empty for all, so the nodes alone say most groups.
+  // Implicit: the nodes alone describe a group in which all ranks meet (no members are given).
   // NOLINTNEXTLINE(google-explicit-constructor)
   GroupRanks(std::vector<int> split_nodes, std::vector<int> first_members = {});
 

@@ -24,7 +24,7 @@ from test_deep_ep_elastic import M, Combine, Mode
 from test_deep_ep_low_latency_calls import combine, dispatch, masks, round_of, run_experts
 
 SIZE, VICTIM, MEMBERS = 4, 2, (0, 1, 3)
-NEEDS_ALL = "needs all 4 ranks, and view 2 .* lacks .2.*: make a new group"
+NEEDS_ALL = "needs all 4 ranks, and view 2 .* lacks .2.*: admit"
 
 
 def lose(group, call):

@@ -115,7 +115,7 @@ FAULTS = [
     ("views, as it was once: records of a lost rank are those of the one that takes its place",
      [(STATE, "  std::memset(parts_", "  if (!FAULT) std::memset(parts_")]),
     ("views, as it was once: a rank that comes back clears its flags itself",
-     [(FLAGS, "  view_ = view;\n  segment_->map_in", "  if (FAULT) make_place(rank, view + 1);\n  view_ = view;\n"
+     [(FLAGS, "  view_ = view;\n  segment_->map_in", "  if (FAULT) make_place(rank, view + 1, 0);\n  view_ = view;\n"
        "  segment_->map_in")]),
     ("views, as it was once: a process takes the decision of a later admission for that of its own",
      [(FLAGS, "  if (seen >> AbortWord::kViewShift == number)",

@@ -183,8 +183,7 @@ TEST(SimulatedAgreement, SeedsThatWereWrongOnceEndAsTheyMust) {
   };
   expect(draw_agreement(9873, /*more=*/false));
   for (const std::uint64_t seed :
-       {103, 191, 263, 1397, 4016, 8336, 13977, 18618, 31828, 34189, 36275, 39137, 44172,
-        63422})
+       {103, 191, 263, 1397, 4016, 8336, 13977, 18618, 31828, 34189, 36275, 39137, 44172, 63422})
     expect(draw_agreement(seed));
 }
 
