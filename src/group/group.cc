@@ -81,7 +81,7 @@ bool is_newcomer(int rank, const GroupOptions& options) {
   return options.newcomer || !(members.empty() || std::ranges::binary_search(members, rank));
 }
 
-// If a member is lost meanwhile, the others may go on and admit this process later.
+// If a member or another newcomer is lost or late, the members may admit this process later.
 std::shared_ptr<GroupState> come_back_at(const internal::JoinAddress& at,
                                          const GroupOptions& options, const GroupOrigin& origin,
                                          const internal::Deadline& by) {
@@ -90,7 +90,8 @@ std::shared_ptr<GroupState> come_back_at(const internal::JoinAddress& at,
       auto [rendezvous, admission] = internal::come_back_to_address(at, options, by);
       return internal::NextView::newcomer(std::move(rendezvous), admission, options, origin, by);
     } catch (const Error& error) {
-      if (error.code() != Code::kPeerLost || by.passed()) throw;
+      const bool again = error.code() == Code::kPeerLost || error.code() == Code::kTimeout;
+      if (!again || by.passed()) throw;
     }
   }
 }

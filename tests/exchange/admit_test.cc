@@ -269,7 +269,7 @@ class Refusing {
                    {"view 2 goes on", "rank 2", "did not come to"}, "no newcomer");
     require(group.usable() && group.view().number == 2, "view 2 goes on");
     phase(group, 1);
-    require_status(group.admit({}, std::chrono::seconds(1)), Code::kPeerRejected,
+    require_status(group.admit({}, std::chrono::seconds(3)), Code::kPeerRejected,
                    {"view 2 goes on", "rank 2", "did not come to"}, "another rank");
     phase(group, 2);
     require_status(group.admit(), Code::kMismatch, {"different topologies", "rank 2"},
@@ -287,7 +287,7 @@ TEST(Admit, WhatIsRefused) {
   const Refusing part(scenario, *board);
   ProcessRanks ranks(kRanks, kOptions, [&](Group group) { part.member(group); });
   const auto newcomer = [&](int rank, const std::string& topology) {
-    GroupOptions options{.deadline = std::chrono::seconds(rank == 2 ? 20 : 2), .newcomer = true};
+    GroupOptions options{.deadline = std::chrono::seconds(rank == 2 ? 20 : 1), .newcomer = true};
     options.topology = topology;
     options = on_test_nodes(options, kRanks);
     return error_of([&] { Group::connect(ranks.address(), rank, kRanks, options); });

@@ -146,6 +146,26 @@ TEST(Grow, OneAfterTheOther) {
   expect_all_well(ranks.wait(std::chrono::seconds(40)), "one after the other");
 }
 
+// Rank 2 is late: the others wait until an admission begins a view with it.
+TEST(Grow, NewcomersWaitForAnAdmissionThatIsRepeated) {
+  const GroupOptions options{.deadline = std::chrono::seconds(20), .members = {0}};
+  const auto body = [](Group group) {
+    Status status;
+    if (group.view().number == 1) {
+      do status = group.admit({}, std::chrono::milliseconds(200));
+      while (status.code() == Code::kPeerRejected);
+    }
+    require_ok(status, "admit");
+    require(group.view().number == 2 && test::set_of(group.view()) == kAll, "view 2");
+    require_ok(group.barrier(), "barrier");
+  };
+  ProcessRanks ranks(kRanks, options, body);
+  ranks.send_signal(2, SIGKILL);
+  nap(1000);
+  ranks.come_back(2, options, body);
+  expect_all_well(ranks.wait(std::chrono::seconds(40)), "a late newcomer");
+}
+
 TEST(Grow, WhatIsRefused) {
   const auto connected = [](std::vector<int> members, int rank) {
     const GroupOptions options{.deadline = std::chrono::milliseconds(300), .members = members};
