@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "bootstrap/agree.h"
@@ -47,6 +49,13 @@ std::string key_of_absent(int rank, const GroupRanks& ranks, const std::vector<s
 }
 
 }  // namespace
+
+GroupRanks::GroupRanks(std::vector<int> split_nodes, std::vector<int> first_members)
+    : split(std::move(split_nodes)), members(std::move(first_members)) {
+  if (!members.empty()) return;
+  members.resize(split.size());
+  std::iota(members.begin(), members.end(), 0);
+}
 
 // Only the nonce of the lowest rank is used. Without others, ranks of a host send equal texts,
 // which reach every rank once.

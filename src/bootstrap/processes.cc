@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include "base/check.h"
@@ -308,13 +307,6 @@ Hello first_hello(const std::string& address, int rank, const GroupRanks& ranks)
 }
 
 }  // namespace
-
-GroupRanks::GroupRanks(std::vector<int> split_nodes, std::vector<int> first_members)
-    : split(std::move(split_nodes)), members(std::move(first_members)) {
-  if (!members.empty()) return;
-  members.resize(split.size());
-  std::iota(members.begin(), members.end(), 0);
-}
 
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
                                                const GroupRanks& ranks, Deadline deadline,
