@@ -18,10 +18,6 @@ namespace {
 
 constexpr int kRanks = 4, kAll = (1 << kRanks) - 1;
 
-int set_of(const std::vector<int>& ranks) {
-  return test::set_of(View{.number = 1, .members = ranks});
-}
-
 bool is_in(int set, int rank) { return (set >> rank & 1) != 0; }
 
 // Every rank has experts, and those of absent ranks get no rows.
@@ -62,7 +58,7 @@ class Growing {
 
  private:
   static void play(Group& group, Seat& seat, std::uint64_t number, int set) {
-    require(group.view().number == number && test::set_of(group.view()) == set, "view");
+    require(group.view().number == number && set_of(group.view()) == set, "view");
     for (int i = 0; i < 3; ++i)
       require_ok(play_view(group, seat), "view " + std::to_string(number));
     gather(group);
@@ -110,7 +106,7 @@ class GrowsFrom : public testing::TestWithParam<std::vector<int>> {};
 TEST_P(GrowsFrom, SomeOfItsRanks) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of_all(), 110);
   const SharedBoard board;
-  const Growing part(scenario, board, set_of(GetParam()));
+  const Growing part(scenario, board, set_of({.members = GetParam()}));
   const GroupOptions options{.deadline = std::chrono::seconds(20), .members = GetParam()};
   ProcessRanks ranks(kRanks, options, [&](Group group) { part.run(std::move(group)); });
   std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(40));
@@ -135,7 +131,7 @@ TEST(Grow, OneAfterTheOther) {
       seat.emplace(group, scenario, Exchange::join(group, scenario.config));
     while (true) {
       for (int i = 0; i < 3; ++i) require_ok(play_view(group, *seat), "play");
-      const int set = test::set_of(group.view());
+      const int set = set_of(group.view());
       if (set == kAll) break;
       int next = 0;
       while (is_in(set, next)) ++next;
@@ -156,7 +152,7 @@ TEST(Grow, NewcomersWaitForAnAdmissionThatIsRepeated) {
       while (status.code() == Code::kPeerRejected);
     }
     require_ok(status, "admit");
-    require(group.view().number == 2 && test::set_of(group.view()) == kAll, "view 2");
+    require(group.view().number == 2 && set_of(group.view()) == kAll, "view 2");
     require_ok(group.barrier(), "barrier");
   };
   ProcessRanks ranks(kRanks, options, body);

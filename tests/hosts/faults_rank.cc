@@ -145,7 +145,6 @@ Status play_views(Group& group, const Plan& plan) {
     if (Status admitted = group.admit(); !admitted.ok()) return admitted;
     status = play_with_all(group, seat, plan);
   }
-  if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
   return status;
 }
 
@@ -157,16 +156,22 @@ Status play_and_grow(Group& group, const Plan& plan) {
     if (Status status = play_view(group, seat); !status.ok()) return status;
   std::cout << "grows from " << set_of(group.view()) << std::endl;
   if (Status admitted = group.admit(); !admitted.ok()) return admitted;
-  Status status = play_with_all(group, seat, plan);
-  if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
-  return status;
+  return play_with_all(group, seat, plan);
 }
 
 // With the exchange that the newcomer joins, and another one of all ranks.
 Status play_as_newcomer(Group& group, const Plan& plan) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
   Seat seat(group, scenario, Exchange::join(group, scenario.config));
-  Status status = play_with_all(group, seat, plan);
+  return play_with_all(group, seat, plan);
+}
+
+// In several views; prints the last one.
+Status play_in_views(Group& group, const Plan& plan) {
+  const auto way = std::getenv("FERRY_NEWCOMER") != nullptr     ? play_as_newcomer
+                   : std::getenv("FERRY_GROUP_SIZE") != nullptr ? play_and_grow
+                                                                : play_views;
+  Status status = way(group, plan);
   if (status.ok()) std::cout << "view " << set_of(group.view()) << std::endl;
   return status;
 }
@@ -178,9 +183,8 @@ Status play(const Plan& plan) {
   std::signal(SIGINT, [](int) { signalled = 1; });
   const Scenario scenario = scenario_of(plan);
   Group group = Group::from_environment(options);
-  if (std::getenv("FERRY_NEWCOMER") != nullptr) return play_as_newcomer(group, plan);
-  if (std::getenv("FERRY_GROUP_SIZE") != nullptr) return play_and_grow(group, plan);
-  if (std::getenv("FERRY_TEST_SURVIVE") != nullptr) return play_views(group, plan);
+  for (const char* const views : {"FERRY_NEWCOMER", "FERRY_GROUP_SIZE", "FERRY_TEST_SURVIVE"})
+    if (std::getenv(views) != nullptr) return play_in_views(group, plan);
   Seat seat(group, scenario);
   fork_child();
   return play_rounds(seat, scenario, plan);

@@ -313,20 +313,11 @@ def admitting(kind, group):
 # ----
 
 
-def new_process(front, rank, address, results):
+def rank_of(front, rank, address, results, newcomer=False):
+    place = dict(slot=rank, deadline=60) if newcomer else dict(rank=rank, deadline=20)
     try:
         torch.set_num_threads(1)
-        with ferry.init(address=address, slot=rank, size=SIZE, deadline=60) as group:
-            front(group)
-        results.put((rank, "well"))
-    except BaseException:
-        results.put((rank, traceback.format_exc()))
-
-
-def rank_of(front, rank, address, results):
-    try:
-        torch.set_num_threads(1)
-        with ferry.init(address=address, rank=rank, size=SIZE, deadline=20) as group:
+        with ferry.init(address=address, size=SIZE, **place) as group:
             front(group)
         results.put((rank, "well"))
     except BaseException:
@@ -354,7 +345,7 @@ def test_the_buffers_of_a_new_process_join_those_of_the_others(kind):
     context = multiprocessing.get_context("forkserver")
     results, address, front = context.Queue(), f"fronts-back-{kind}-{os.getpid()}", functools.partial(admitting, kind)
     ranks = [context.Process(target=rank_of, args=(front, rank, address, results)) for rank in range(SIZE)]
-    ranks.append(context.Process(target=new_process, args=(front, VICTIM, address, results)))
+    ranks.append(context.Process(target=rank_of, args=(front, VICTIM, address, results, True)))
     for rank in ranks:
         rank.start()
     said = sorted(results.get(timeout=90) for _ in range(SIZE))
