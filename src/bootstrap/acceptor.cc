@@ -196,7 +196,7 @@ void Acceptor::read_guests() {
     const std::optional<Frame> frame = guest.connection->take();
     if (!frame && !guest.connection->closed()) continue;
     if (const auto hello = frame ? hello_in(guest, *frame) : std::nullopt) {
-      watch_members();  // the process before it may have ended as soon as it had its place
+      watch_members();  // an earlier process of the same rank may have ended since it got its place
       receive(std::move(guest.connection), *hello);
       continue;
     }

@@ -32,6 +32,6 @@ inline std::size_t most_strangers() noexcept {
   return std::min<std::size_t>(kMost, limit.rlim_cur / kDescriptorsEach);
 }
 constexpr std::int64_t kStrangerNs = 50'000'000;
-constexpr int kStrangerMs = 10;  // between two looks at whether it has had its time
+constexpr int kStrangerMs = 10;  // between two checks whether these have passed
 
 }  // namespace ferry::internal

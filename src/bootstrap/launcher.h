@@ -24,7 +24,8 @@ struct Launch {
   // hosts.
   std::string address;
   bool newcomer = false;  // FERRY_NEWCOMER: the rank was lost, and this process takes its place
-  // FERRY_GROUP_SIZE, which is then `size`: the ranks of the job, with which the group begins.
+  // The ranks of the job, with which the group begins, if FERRY_GROUP_SIZE gives it more ranks.
+  // Then `size` is that of the group. Empty: all.
   std::vector<int> members = {};
   std::string launcher;  // "address", "torchrun", "openmpi", "hydra", "pmix", "slurm"
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"

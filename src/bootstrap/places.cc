@@ -29,8 +29,8 @@ std::string identity_in(const std::string& place, int rank) {
               rank);
 }
 
-// The node of a rank that is absent: that of the members of its node in the topology, or a new one.
-// `keys` has those of the members.
+// The key of an absent rank: that of the members on its node of the topology, or one of its own if
+// the node has no members. `keys` [ranks] has those of the members.
 std::string key_of_absent(int rank, const GroupRanks& ranks, const std::vector<std::string>& keys) {
   const int node = ranks.split[rank];
   const auto is_beside = [&](int member) { return ranks.split[member] == node; };
