@@ -103,23 +103,25 @@ bool Messages::advance() {
   return pending_.size() < before;
 }
 
-// A send has ended when its data need this rank no more: they are in the mailbox, or have left for
+// A send has ended when its data need this rank no more: they are in the mailbox, or are sent to
 // the node of the receiver.
 bool Messages::send_some(MessageState& message) {
   const int receiver = message.spec.peer;
   if (!message.written) {
     if (!write_some(message)) return false;
     message.written = true;
-    if (!group_.here(receiver)) message.departs = group_.messages().traffic()[receiver].sent;
+    if (!group_.here(receiver))
+      message.channel_number = group_.messages().traffic()[receiver].queued;
   }
-  if (!has_departed(message)) return false;
+  if (!is_sent(message)) return false;
   message.end({});
   return true;
 }
 
-bool Messages::has_departed(const MessageState& message) const {
+bool Messages::is_sent(const MessageState& message) const {
   const int receiver = message.spec.peer;
-  return group_.here(receiver) || group_.messages().traffic()[receiver].departed >= message.departs;
+  return group_.here(receiver) ||
+         group_.messages().traffic()[receiver].sent >= message.channel_number;
 }
 
 // False, and marks the receiver as full: there is no room for all of it.

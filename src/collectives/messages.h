@@ -45,13 +45,13 @@ struct MessageState {
   MessageSpec spec;
   CallTime time;
   std::uint64_t number = 0;
-  int source;                 // of a receive that is matched: the sender
-  bool matched = false;       // the first piece has come
-  std::size_t moved = 0;      // bytes
-  bool written = false;       // of a send: all bytes are in the mailbox, or on their way to it
-  std::uint64_t departs = 0;  // of a send to another node that is written (Traffic::departed)
-  bool whole = false;         // of a receive: all bytes have come
-  bool over = false;          // at the last look, its time had passed or its peer was lost
+  int source;             // of a receive that is matched: the sender
+  bool matched = false;   // the first piece has come
+  std::size_t moved = 0;  // bytes
+  bool written = false;   // of a send: all bytes are in the mailbox, or on their way to it
+  std::uint64_t channel_number = 0;  // of a send to another node that is written (Traffic::queued)
+  bool whole = false;                // of a receive: all bytes have come
+  bool over = false;                 // at the last look, its time had passed or its peer was lost
   Status status;
   std::atomic<bool> ended{false};
 };
@@ -78,7 +78,7 @@ class Messages {
   bool advance();
   bool send_some(MessageState& message);
   bool write_some(MessageState& message);
-  bool has_departed(const MessageState& message) const;
+  bool is_sent(const MessageState& message) const;
   using Wanted = std::set<std::pair<std::int64_t, int>>;  // tags and senders, or kAny
   bool receive_some(MessageState& message, Wanted& unmatched);
   // Whether a message of `sender` fits, or ends the receive with an error.

@@ -31,7 +31,7 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
   for (const auto& then : {*await.outgoing, now}) {
     std::vector<int> unsent;
     for (int peer = 0; peer < size_; ++peer) {
-      if (now[peer].departed < then[peer].sent) unsent.push_back(peer);
+      if (now[peer].sent < then[peer].queued) unsent.push_back(peer);
     }
     if (!unsent.empty()) return unsent;
   }

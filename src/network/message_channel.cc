@@ -72,7 +72,7 @@ void MessageChannel::send_the_rest() {
   while (!deadline.passed()) {
     events_.clear();
     const bool moved = transport_->progress([](const Transport::Packet&) {}, events_);
-    for (void* const ticket : events_.sent) packet_departed(static_cast<Outgoing*>(ticket));
+    for (void* const ticket : events_.sent) packet_sent(static_cast<Outgoing*>(ticket));
     if (moved) continue;
     if (under_way_ == 0) break;
     if (transport_->arm()) transport_->sleep(kClosingNapUs);
@@ -187,7 +187,7 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   FERRY_CHECK(message->packets_remaining, ==, 0U);
   FERRY_CHECK(message->heads.empty(), ==, true);
   ++under_way_;
-  message->number = to.send_one();
+  message->number = to.queue_one();
   message->packets_remaining = 1;  // not 0 before all packets are cut
   for (std::size_t cut = 0; to.is_connected && !to.is_lost;) {
     const std::span body(message->data() + cut,
@@ -201,20 +201,20 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
                               .is_bundle = message->buffer ? 0u : 1u});
     ++message->packets_remaining;
     if (transport_->send(message->peer, bytes_of(message->heads.back()), body, message))
-      packet_departed(message);
+      packet_sent(message);
     cut += body.size();
     if (cut == bytes) break;
   }
-  packet_departed(message);
+  packet_sent(message);
   if (asleep_ > 0 && under_way_ > 0) transport_->wake();
 }
 
-void MessageChannel::packet_departed(Outgoing* message) {
+void MessageChannel::packet_sent(Outgoing* message) {
   FERRY_CHECK(message->packets_remaining, >, 0U);
   if (--message->packets_remaining > 0) return;
   FERRY_CHECK(under_way_, >, 0U);
   --under_way_;
-  peers_[static_cast<std::size_t>(message->peer)]->depart(message->number);
+  peers_[static_cast<std::size_t>(message->peer)]->mark_sent(message->number);
   give_back(message);
 }
 
@@ -246,7 +246,7 @@ bool MessageChannel::receive(const MessageReader& read, std::vector<Loss>& lost)
   const bool moved =
       transport_->progress([&](const Transport::Packet& packet) { arrive(packet, read); }, events_);
   for (const auto& [peer, why] : events_.lost) lose(peer, why);
-  for (void* const ticket : events_.sent) packet_departed(static_cast<Outgoing*>(ticket));
+  for (void* const ticket : events_.sent) packet_sent(static_cast<Outgoing*>(ticket));
   lost = lost_;
   return moved;
 }
@@ -266,7 +266,7 @@ void MessageChannel::replace(int peer, std::uint64_t job) {
 
 bool MessageChannel::all_sent() const {
   const std::lock_guard held(mutex_);
-  const auto is_through = [](const auto& to) { return to->is_disregarded || to->all_departed(); };
+  const auto is_through = [](const auto& to) { return to->is_disregarded || to->all_sent(); };
   const bool sent = under_way_ == 0 || (disregards_ && std::ranges::all_of(peers_, is_through));
   return sent && bundled_.empty();
 }
@@ -275,7 +275,7 @@ std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
   const std::lock_guard held(mutex_);
   std::vector<Traffic> traffic;
   for (const auto& peer : peers_) {
-    FERRY_CHECK(peer->traffic.departed, <=, peer->traffic.sent);
+    FERRY_CHECK(peer->traffic.sent, <=, peer->traffic.queued);
     traffic.push_back(peer->traffic);
   }
   return traffic;

@@ -107,10 +107,10 @@ class MessageChannel {
   std::uint64_t job() const noexcept { return self_.job; }
   // Returns true if all messages have been sent, so that their memory is free.
   bool all_sent() const;
-  // [ranks]: how many messages were sent to each rank, and how many of the oldest of them have all
-  // left the memory of this rank.
+  // [ranks]: how many messages to each rank were queued, and how many of the oldest of them have
+  // all left the memory of this rank.
   struct Traffic {
-    std::uint64_t sent = 0, departed = 0;
+    std::uint64_t queued = 0, sent = 0;
   };
   std::vector<Traffic> traffic() const;
   // Sleeps until there is something to do, but at most `wait_us`.
@@ -144,7 +144,7 @@ class MessageChannel {
   void send_bundles();
   void send_the_rest();
   void send_packets(Outgoing* message, std::size_t bytes);
-  void packet_departed(Outgoing* message);
+  void packet_sent(Outgoing* message);
   void give_back(Outgoing* message);
   void put_back(Outgoing* message);
   bool is_ours(const Head& head, std::size_t body_bytes) const;

@@ -55,7 +55,7 @@ struct MessageChannel::Outgoing {
     const std::size_t least = copy.size() + more;
     if (least > copy.capacity()) copy.reserve(std::max(least, 2 * copy.capacity()));
   }
-  // Empties a bundle. Its memory is kept up to that of a send buffer.
+  // Empties a bundle. Its memory is kept unless it is larger than a send buffer.
   void empty() noexcept {
     copy.clear();
     if (copy.capacity() > kSendBufferBytes) copy = std::vector<std::byte>();
@@ -75,7 +75,7 @@ struct MessageChannel::Peer {
   bool is_connected = false, is_lost = false, is_disregarded = false;
   int num_buffers = 0;
   Traffic traffic;
-  std::deque<bool> departed;       // by message, from number traffic.departed + 1 on
+  std::deque<bool> is_sent;        // by message, from number traffic.sent + 1 on
   std::vector<Outgoing*> buffers;  // free buffers
   Outgoing* bundle = nullptr;      // the bundle that is not sent yet
   std::map<std::uint32_t, Early> early;
@@ -83,17 +83,17 @@ struct MessageChannel::Peer {
   std::vector<std::byte> joined;  // the bytes of a message that has not arrived whole
   std::uint64_t to_join = 0;      // the bytes of that message that are missing
 
-  std::uint64_t send_one() {
-    departed.push_back(false);
-    return ++traffic.sent;
+  std::uint64_t queue_one() {
+    is_sent.push_back(false);
+    return ++traffic.queued;
   }
-  bool all_departed() const { return traffic.departed == traffic.sent; }
-  // Messages may depart in any order.
-  void depart(std::uint64_t number) {
-    FERRY_CHECK(number, >, traffic.departed);
-    FERRY_CHECK(number, <=, traffic.sent);
-    departed[number - traffic.departed - 1] = true;
-    for (; !departed.empty() && departed.front(); departed.pop_front()) ++traffic.departed;
+  bool all_sent() const { return traffic.sent == traffic.queued; }
+  // Messages may be sent in any order.
+  void mark_sent(std::uint64_t number) {
+    FERRY_CHECK(number, >, traffic.sent);
+    FERRY_CHECK(number, <=, traffic.queued);
+    is_sent[number - traffic.sent - 1] = true;
+    for (; !is_sent.empty() && is_sent.front(); is_sent.pop_front()) ++traffic.sent;
   }
 
   void forget() {

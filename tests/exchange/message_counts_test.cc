@@ -27,7 +27,7 @@ TEST(MessageCounts, OfARoundBetweenTwoNodes) {
   const std::string topology = "host:2,rank:1";
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
-    const auto sent = [&] { return group.state()->messages().traffic()[1 - group.rank()].sent; };
+    const auto sent = [&] { return group.state()->messages().traffic()[1 - group.rank()].queued; };
     for (int round = 0; round < kRounds; ++round) {
       const std::uint64_t before = sent();
       seat.play(round);

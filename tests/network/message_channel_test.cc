@@ -59,25 +59,25 @@ TEST(MessageChannel, WhatIsSentSoonSharesAPacketAndIsNotOvertaken) {
   Pair pair;
   MessageChannel& messages = *pair.channels[0];
   const auto next = [&] { return test_message(kSeed, {0, 1}, pair.sent++); };
-  const auto sent = [&] { return messages.traffic()[1].sent; };
+  const auto queued = [&] { return messages.traffic()[1].queued; };
   messages.send_soon(1, next());
-  EXPECT_EQ(sent(), 0u);
+  EXPECT_EQ(queued(), 0u);
   EXPECT_FALSE(messages.all_sent());
   messages.send_now(1, next());
-  EXPECT_EQ(sent(), 1u);
+  EXPECT_EQ(queued(), 1u);
   messages.send_soon(1, next());
   const std::vector<std::byte> in_buffer = next();
   ASSERT_LE(in_buffer.size(), MessageChannel::kSendBufferBytes);
   std::optional<MessageChannel::SendBuffer> buffer = messages.send_buffer(1);
   std::ranges::copy(in_buffer, buffer->data());
   messages.send(std::move(*buffer), in_buffer.size());
-  EXPECT_EQ(sent(), 3u);
+  EXPECT_EQ(queued(), 3u);
   messages.send_soon(1, next());
   messages.send_bundled();
-  EXPECT_EQ(sent(), 4u);
+  EXPECT_EQ(queued(), 4u);
   messages.send_soon(1, next());
   pair.progress(0);
-  EXPECT_EQ(sent(), 5u);
+  EXPECT_EQ(queued(), 5u);
   const auto all_come = [&] { return pair.readers[1].total() == 6 && messages.all_sent(); };
   for (const Deadline deadline = soon(); !all_come() && !deadline.passed();)
     for (const int rank : {0, 1}) pair.progress(rank);
@@ -87,17 +87,17 @@ TEST(MessageChannel, WhatIsSentSoonSharesAPacketAndIsNotOvertaken) {
 }
 
 // LocalNetwork copies the second message at once, and the first when it is read.
-TEST(MessageChannel, AMessageDepartsAfterThoseBeforeIt) {
+TEST(MessageChannel, AMessageIsSentAfterThoseBeforeIt) {
   Pair pair;
   MessageChannel& messages = *pair.channels[0];
-  const auto departed = [&] { return messages.traffic()[1].departed; };
+  const auto sent = [&] { return messages.traffic()[1].sent; };
   const std::vector<std::byte> large(std::size_t{200} << 10), small(8);
   messages.send_now(1, large);
   messages.send_now(1, small);
-  EXPECT_EQ(departed(), 0u) << "the first one is still in memory of its sender";
+  EXPECT_EQ(sent(), 0u) << "the first one is still in memory of its sender";
   pair.progress(1);
   pair.progress(0);
-  EXPECT_EQ(departed(), 2u);
+  EXPECT_EQ(sent(), 2u);
 }
 
 // What is sent before the process that took the place of a peer is connected is dropped, and takes
