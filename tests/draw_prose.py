@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """draw_prose.py [seed]: ten comments of each of src, python and tools, and ten sentences of docs, for a reader who does
-not know the code. Without a seed it is that of the last commit, so that each version shows others."""
+not know the code. Without a seed, the hash of the last commit is the seed, so that each commit draws others."""
 
 import ast
 import random

@@ -74,7 +74,7 @@ FERRY_EXPORT const char* ferry_reduce_op_name(int32_t reduce_op);
 FERRY_EXPORT ferry_code ferry_collectives_create(const ferry_group* group,
                                                  const ferry_collectives_options* options,
                                                  ferry_collectives** collectives);
-// Local, returns at once; NULL has no effect. Ranks whose later calls need this one get
+// Local, returns at once; NULL has no effect. Ranks whose later calls need this rank get
 // FERRY_MISMATCH.
 FERRY_EXPORT void ferry_collectives_destroy(ferry_collectives* collectives);
 

@@ -133,7 +133,7 @@ struct ExchangeConfig {
 struct WindowBytes {
   // Committed at creation: one receive buffer, for balanced routing and a margin.
   std::uint64_t expected;
-  // Reserved: all buffers, every token of every rank sent here. 0 for a rank without experts.
+  // Reserved: all buffers, if every rank sends all its tokens here. 0 for a rank without experts.
   std::uint64_t worst;
 };
 // `rank` needs a receive buffer if it owns experts, and lists of the rows that it sends if it is

@@ -167,7 +167,7 @@ void Connection::parse() {
   in_.erase(0, begin);
 }
 
-// Returns the number of bytes of the header, or 0 if it has not arrived whole.
+// Returns the number of bytes of the header; 0 if it has not arrived whole, or is refused.
 std::size_t Connection::parse_header(std::string_view there) {
   // A wrong first byte suffices to recognise a stranger.
   if (!open_ && !there.starts_with(kMagic.substr(0, there.size()))) closed_ = true;

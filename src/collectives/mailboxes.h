@@ -20,8 +20,8 @@
 
 namespace ferry::internal {
 
-// A message that has been taken, or of which the first pieces have. It has memory for what has come
-// and not for what its head announces, which may come from another host.
+// A message that was taken from its mailbox, whole or in part. It has memory for the bytes that
+// have come, and not for the size in its head, which may come from another host.
 struct KeptMessage {
   PieceHead head;
   std::vector<std::vector<std::byte>> pieces = {};

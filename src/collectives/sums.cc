@@ -28,7 +28,8 @@ class Reduction {
   Status run() {
     const std::size_t half = calls_.layout().half_bytes();
     if (bytes_ <= std::min(kSmallBytes, half)) return run_small();
-    // The same slices in all rounds: a result lies where its rank writes nothing in later rounds.
+    // The slices are the same in all rounds: a result lies in the slice of its own rank, to which
+    // write() never writes.
     const std::size_t ranks = members_.size();
     constexpr std::size_t kLine = CollectivesLayout::kLine;
     slice_ = std::min(half / ranks, (bytes_ + ranks - 1) / ranks + kLine - 1) / kLine * kLine;

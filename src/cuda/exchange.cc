@@ -22,7 +22,7 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr int kRoutesAhead = 8;  // usually no more handles are alive at a time
+constexpr int kRoutesAhead = 8;  // usually at most so many handles are alive at a time
 
 void check_device(int device) {
   int count = 0;

@@ -122,8 +122,8 @@ void NextView::come_as_member(GroupState& group, const Admission& admission,
               missing[0]);
 }
 
-// All are ready. The seat of a newcomer is decided by members of its node; if it has none, by those
-// of each node in their own memory.
+// All are ready. Members of a newcomer's node decide its seat; if that node has no members, each
+// node decides it in its own memory.
 void NextView::take_seats(GroupState& group, const Admission& admission) noexcept {
   for (const int rank : admission.newcomers) {
     if (!group.here(rank) && !admission.is_new_node(rank)) continue;

@@ -39,7 +39,7 @@ class ViewMessages {
   // During survive(): the ranks of nodes whose hosts are silent count as lost. A host that is gone,
   // or cut off, sends no error, and the network waits for it without limit.
   static void lose_silent_nodes(GroupState& group);
-  // The ranks of the node of `rank` count as lost: it gave up this view, which has begun with it.
+  // The ranks of the node of `rank` count as lost: it gave up this view, which has begun with them.
   // Call with the lock of the group.
   void lose_node_that_gave_up(GroupState& group, int rank) const;
 

@@ -84,9 +84,10 @@ struct Await {
   // [R] For a wait until messages have been sent: the messages to each rank so far. Messages to a
   // rank that is gone count as sent. Null: another kind of wait.
   const std::vector<MessageChannel::Traffic>* outgoing = nullptr;
-  // [R] The ranks that this rank needs. If one of them is gone, the group breaks, even if its flag
-  // is up. If only other ranks are late, the wait returns kTimeout and the group stays usable; if
-  // other ranks are gone, the wait for the rest goes on. Null: all awaited ranks are needed.
+  // [R] The ranks that this rank needs. While a flag is missing, a needed rank that is gone breaks
+  // the group, even if its own flag is up; a rank that is gone and not needed ends no wait. A late
+  // rank, needed or not, gives kTimeout, and the group stays usable. Null: all awaited ranks are
+  // needed, and a late one breaks the group.
   const std::vector<bool>* needed = nullptr;
   // Work that this rank can do while flags are missing. Called where it would sleep: by then all
   // other ranks on this processor have had their turn. Returns the nanoseconds that it took, which

@@ -39,7 +39,7 @@ class TokenRows {
   const TokenCopies copies_;
 };
 
-using Tokens = std::vector<double>;  // [ranks]: the number that each rank holds
+using Tokens = std::vector<double>;  // [ranks]: rows that each rank holds, per token of a source
 
 double held_by(std::span<const int> ranks, const Tokens& tokens) {
   double sum = 0;
@@ -47,7 +47,7 @@ double held_by(std::span<const int> ranks, const Tokens& tokens) {
   return sum;
 }
 
-// Converts the loads of a step, which are numbers of rows, to bytes.
+// Converts the loads of a step, in rows per token of a source, to bytes.
 void to_bytes(const Traffic& traffic, TreeStep& step) {
   const auto tokens = static_cast<double>(traffic.tokens);
   const double sum_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;

@@ -1,4 +1,4 @@
-// Messages that wait: whom other ranks see a rank wait for, and which message goes first.
+// Messages that wait: for which rank a rank is seen to wait, and which message goes first.
 #include <gtest/gtest.h>
 #include <malloc.h>
 

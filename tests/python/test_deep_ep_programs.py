@@ -184,7 +184,7 @@ class FusedDispatch(torch.autograd.Function):
 
 
 class FusedCombine(torch.autograd.Function):
-    """Forward adds rows at their source, backward sends the gradient to the experts again along the handle."""
+    """Forward combines rows; backward dispatches the gradient to the experts with the same handle."""
 
     @staticmethod
     def forward(ctx, x, handle, buffer):

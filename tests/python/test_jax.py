@@ -1,4 +1,4 @@
-"""ferry.jax: ragged_all_to_all on CPU devices against the same moves by numpy. A process for each number of devices."""
+"""ferry.jax: ragged_all_to_all on CPU devices against the same moves by numpy. Each case is a process."""
 
 import importlib.util
 import os

@@ -58,7 +58,7 @@ def test_gating_chooses_and_weighs_as_the_loops(norm_type, mode, dtype):
          (5, 5, 5, 5, True, 0)]
     ):
         rng = np.random.default_rng(seed)
-        # Distances that rounding cannot reverse: a shuffled ladder in each row.
+        # Each row has shuffled values 0.25 apart, whose order rounding cannot change.
         x = torch.stack([torch.from_numpy(rng.permutation(experts) * 0.25 - 2) for _ in range(7)]).to(dtype)
         bias = torch.from_numpy(rng.permutation(experts) * 0.0625).to(dtype) if with_bias else None
         y, ids, out = torch_npu.npu_moe_gating_top_k(

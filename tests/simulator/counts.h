@@ -31,7 +31,8 @@ struct Sent {
   void add(std::size_t more_bytes);
 };
 
-// What happened in one step of the ranks. "Most" is of the rank that has the most.
+// What happened in one step of the ranks. "Most" is the maximum over the ranks, of messages and of
+// bytes separately.
 struct StepCounts {
   std::int64_t chain = 0;  // longest chain of messages between hosts, each after the one before
   Sent most;               // packets between hosts

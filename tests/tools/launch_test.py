@@ -209,7 +209,7 @@ class Everywhere:
         self.assertEqual(process.returncode, 128 + signal.SIGINT)
 
     def test_control_z_stops_ranks_and_continue_wakes_them(self):
-        # One process a rank: a shell whose vforked child is stopped before its exec waits in state D.
+        # Each rank is one process: a shell that vforks waits in state D if its child is stopped before its exec.
         process = self.start(*self.PLACE, *shell("echo $$; exec sleep 1000"))
         ranks = self.pids(process, 4)
         process.send_signal(signal.SIGTSTP)

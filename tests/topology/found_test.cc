@@ -1,4 +1,4 @@
-// The tree that `ferry topology --found` makes of a machine: of invented ones, and of this one.
+// The trees that `ferry topology --found` makes of invented machines and of this one.
 #include <gmock/gmock.h>
 
 #include "ferry/topology.h"

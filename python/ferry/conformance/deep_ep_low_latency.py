@@ -234,7 +234,7 @@ def logfmt(world):
 
 @clause("trace.low_latency")
 def trace(world):
-    """The ids of a router trace (--routing, or skewed ones): rows and sums of a low-latency exchange are right."""
+    """With ids of a router trace (--routing; else skewed ids), rows and sums of a low-latency exchange are right."""
     ids, num_experts = ids_of_ranks(world, _M)
     case = cases.Case(world.size, max_tokens=_M, hidden=_HIDDEN, seed=world.seed, tokens=(_M,) * world.size,
                       num_experts=num_experts, top_k=ids[0].shape[1], ids=tuple(ids))

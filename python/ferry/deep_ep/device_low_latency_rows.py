@@ -93,7 +93,7 @@ class Arrival:
         return received.rows, scales, None
 
     def later(self, operation):
-        """(rows, scales or None, hook): they are there after hook(); a second call is idle."""
+        """Returns (rows, scales or None, hook). The first hook() fills rows and scales; later calls do nothing."""
         coming = operation.memory()
         scales = _by_column(coming.scales)
         self._sent.padded.received(coming.rows)

@@ -41,7 +41,7 @@ class Owner:
 
 class Memory(np.ndarray):
     """The bytes of a handle's tensors, with the `state` of the dispatch. `state.made_by` names the call that returned
-    the handle, and `state.owner` is an Owner. The state must not refer to the tensors: such a reference circle would
+    the handle, and `state.owner` is an Owner. The state must not refer to the tensors: such a reference cycle would
     never be freed."""
 
     state = None

@@ -86,8 +86,8 @@ class MoE(torch.nn.Module):
     def join(self, group, mesh=None):
         """Gives a layer from torch.load its group, which must have as many ranks as the group before; `mesh` as for
         MoE(). After Group.admit() the members call it on their layer while the new processes call MoE(): the layer
-        keeps its exchange and weights. Collective. Raises InvalidArgument for a layer that has another group, or this
-        one in this view, and what MoE() raises."""
+        keeps its exchange and weights. Collective. Raises InvalidArgument for a layer that has another group, or has
+        joined this group in this view, and what MoE() raises."""
         def check():
             if self.group is not None and (self.group is not group or self._view == group.view[0]):
                 raise ferry.InvalidArgument("MoE.join: this layer has a group")

@@ -23,10 +23,10 @@ class Shared:
 
 
 def shared(group, settings, besides=None):
-    """The Shared of the group with these settings, other than `besides`; a new one unless all ranks hold the same one.
-    A rank may have collected the layers that held it earlier than others, and the creation of one may have ended on
-    some ranks only, when another died. A rank that took the place of a lost one joins that of the others. Collective.
-    Raises what Group.exchange raises, such as ferry.Mismatch for other settings on another rank."""
+    """Returns the Shared of the group with these settings, other than `besides`, if the ranks hold the same one; a rank
+    that took the place of a lost rank joins it. Otherwise all ranks make a new one: some ranks may have freed the
+    layers that held it, or not have ended its creation, as a rank died. Collective. Raises what Group.exchange raises,
+    such as ferry.Mismatch for other settings on another rank."""
     key, placed = (id(group), repr(sorted(settings.items()))), keeping_owners(group, settings)
     found = _held.get(key)
     if found is besides:

@@ -109,8 +109,8 @@ void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t
   }
 }
 
-// [tp_ranks from this rank's, members] The address of each source's list of the rows that it sends
-// to this rank; null: the source is of another node, or dispatches no tokens.
+// [tp_ranks from this rank's on, members] The address of each source's list of the rows that it
+// sends to this rank; null: the source is of another node, or dispatches no tokens.
 std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t number,
                                    const ActiveSet& active) {
   const WindowLayout& layout = exchange.setup->layout;

@@ -1,8 +1,8 @@
-// SumServer: the sums of one way: those that ranks of other nodes request from this rank, and the
-// replies to its own requests. It is called where the group makes progress. The thread of the
-// exchange's caller may call ask(), forget() and all_here(), and read the flags.
+// SumServer: for one way, the sums that ranks of other nodes request from this rank, and the
+// replies to the requests of this rank. It is called where the group makes progress. The thread of
+// the exchange's caller may call ask(), forget() and all_here(), and read the flags.
 //   requested_sums.h   sums requested of each mate    sums_inbox.h  the replies, as they come
-//   sum_request.h  sums that were requested here
+//   sum_request.h  sums that a served rank requested
 #pragma once
 
 #include <atomic>

@@ -34,7 +34,8 @@ std::vector<std::string> all_gather_replies(GroupState& group, const std::string
 }
 
 // The complete configuration of an exchange that `members` of a group make. In a view that lacks
-// ranks, those that remain own the experts, unless the configuration says which ranks do.
+// ranks, those that remain own the experts, unless the configuration says which ranks do, or has
+// tp_size > 1.
 ExchangeConfig config_of(const std::vector<int>& members, int size, ExchangeConfig config) {
   const bool divided = !config.expert_rank.empty() || !config.expert_ranks.empty();
   if (!divided && config.tp_size == 1 && std::ssize(members) < size) config.expert_ranks = members;

@@ -17,7 +17,7 @@ namespace ferry::internal {
 // rank of this node that serves it. They only grow.
 struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> progress;      // 4 * number + Stage
-  std::atomic<std::uint64_t> read_through;  // operations up to this one are finished here
+  std::atomic<std::uint64_t> read_through;  // its rank has finished operations up to this one
   std::atomic<std::uint64_t> set_since;     // the operation since which its active ranks are equal
   // Only for a rank of another node: its progress, sent behind the rows that took the second way.
   std::atomic<std::uint64_t> second_way;

@@ -1,6 +1,6 @@
 """deep_ep.utils.envs: the process group, seeds, printing, and properties of the machine.
 
-ferry uses no NVLink here. Programs divide by the bandwidths, which are constants: about the speed at which a core
+ferry uses no NVLink here. The bandwidths by which programs divide are constants: about the speed at which a core
 copies.
 """
 
