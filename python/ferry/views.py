@@ -1,6 +1,29 @@
-"""What fronts need to know of a view that lacks ranks of its group (Group.survive)."""
+"""What fronts need of the views of their groups (Group.survive)."""
 
-from ferry.errors import InvalidArgument
+import contextlib
+import time
+
+from ferry.errors import Broken, InvalidArgument, PeerLost, Timeout
+
+_END_SECONDS = 0.02  # for a call of survive() that only ends the view
+
+
+def end_view(group):
+    """Ends the calls of the other ranks of the group, for a rank that cannot make its own now. They raise Broken. Then
+    all ranks call begin_view(). Local."""
+    with contextlib.suppress(Timeout):  # the others come later
+        group.survive(_END_SECONDS)
+
+
+def begin_view(group, seconds):
+    """Returns in a view that all its ranks have come to with this call. Collective among the ranks that remain. The
+    next view may begin in end_view() of a rank, which then comes here and ends it."""
+    until = time.monotonic() + seconds
+    while True:
+        group.survive(max(until - time.monotonic(), _END_SECONDS))
+        with contextlib.suppress(PeerLost, Broken):
+            group.barrier()
+            return
 
 
 def need_all_ranks(group):

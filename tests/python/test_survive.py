@@ -2,13 +2,16 @@
 
 import multiprocessing
 import os
+import random
 import signal
+import time
 
 import numpy as np
 import pytest
 
 import ferry
 from expert_steps import SETTINGS, step
+from ferry.views import begin_view, end_view
 
 
 def go_on(group, exchange, number, ranks):
@@ -73,6 +76,37 @@ def test_a_rank_leaves_and_the_others_make_another_exchange():
         return view
 
     assert ferry.run_threads(3, body) == [(2, (0, 2)), None, (2, (0, 2))]
+
+
+def test_a_rank_that_cannot_make_its_call_ends_those_of_the_others():
+    def body(group):
+        for turn in range(6):
+            if group.rank == turn % 3:
+                end_view(group)
+            else:
+                with pytest.raises(ferry.Broken, match=f"rank {turn % 3} "):
+                    while True:
+                        group.barrier()
+            begin_view(group, 20)
+            assert group.all_gather(bytes([group.rank])) == [b"\0", b"\1", b"\2"]
+        return group.view[1]
+
+    assert ferry.run_threads(3, body) == [(0, 1, 2)] * 3
+
+
+def test_views_that_ranks_end_while_others_begin_them():
+    def body(group):
+        draw = random.Random(group.rank)
+        for _ in range(40):
+            time.sleep(draw.random() * 0.03)
+            if draw.random() < 0.5:
+                end_view(group)
+            begin_view(group, 20)
+            group.barrier()
+        return group.view
+
+    first, *others = ferry.run_threads(3, body)
+    assert others == [first] * 2
 
 
 def test_a_layer_goes_on_with_replicas():

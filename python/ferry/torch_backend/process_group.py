@@ -27,6 +27,7 @@ from ferry.torch_backend.messages import Messenger, MessageWork
 from ferry.torch_backend.splitting import Splitting
 from ferry.torch_backend.tensors import Output, one, read
 from ferry.torch_backend.work import IN_CALLBACKS, CoalescedWork, FerryWork, Issuer, Record, listed
+from ferry.views import end_view
 
 _NO_TIME = timedelta(0)
 _WHERE = "ferry/where"  # in the store of a group: the bytes that its ranks share, and where it admits processes
@@ -257,6 +258,10 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
                 return view
             except (PeerLost, Broken) as error:  # one more was lost meanwhile
                 _LOG.warning("rank %d: view %d ended at its beginning: %s", self.rank(), view[0], error)
+
+    def end_view(self) -> None:
+        """Ends the calls of the other ranks, for a rank that cannot make its own; then all call survive(). Local."""
+        end_view(self._group)
 
     def admit(self, ranks: Sequence[int], timeout: timedelta | None = None) -> tuple[int, tuple[int, ...]]:
         """ferry.torch_backend.admit()."""
