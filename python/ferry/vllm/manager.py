@@ -71,18 +71,10 @@ class FerryAll2AllManager(All2AllManagerBase):
 
     def combine(self, hidden_states, is_sequence_parallel=False):
         """Sends the rows [N, H] of the experts back, and returns the weighted sums [T, H]. Collective."""
-        return self._combine(hidden_states, None)
-
-    def combine_into_output(self, hidden_states, output, is_sequence_parallel=False):
-        if output.is_contiguous() and output.dtype == hidden_states.dtype:
-            return self._combine(hidden_states, output)
-        return output.copy_(self._combine(hidden_states, None))
-
-    def _combine(self, rows, out):
         if self._dispatched is None:
             raise RuntimeError("ferry.vllm: combine without a dispatch")
         (exchange, handle, weights), self._dispatched = self._dispatched, None
-        return exchange.combine(rows, handle, weights, out=out)
+        return exchange.combine(hidden_states, handle, weights)
 
     def _exchanges_of_group(self):
         """Returns the exchanges of the group. The first call, in the first dispatch, makes them and is collective."""
