@@ -28,6 +28,7 @@ class FerryCpuPlatform(CpuPlatform):
     @classmethod
     def check_and_update_config(cls, vllm_config):
         super().check_and_update_config(vllm_config)
+        vllm_config.parallel_config.disable_nccl_for_dp_synchronization = False  # by ferry, not by Gloo
         if _engine_can_be_a_rank(vllm_config):
             alone = vllm_config.parallel_config.world_size == 1
             executor = "uni" if alone else "ferry.vllm.executor.EngineExecutor"
