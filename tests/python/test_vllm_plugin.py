@@ -8,7 +8,9 @@ import pytest
 
 PROGRAM = """
 import sys
-from ferry.vllm import find_platform
+from ferry.vllm import find_platform, use_views
+if find_platform() is None:
+    use_views()
 print(find_platform(), [name for name in ("torch", "vllm") if name in sys.modules])
 """
 
@@ -27,11 +29,12 @@ def test_it_answers_only_when_asked(monkeypatch, asked, said):
     assert output_of(PROGRAM, monkeypatch, "FERRY_VLLM", asked) == f"{said} []\n"
 
 
-def test_vllm_finds_it():
+@pytest.mark.parametrize("group, function", [("vllm.platform_plugins", "find_platform"),
+                                             ("vllm.general_plugins", "use_views")])  # fmt: skip
+def test_vllm_finds_it(group, function):
     points = entry_points()  # a dict before Python 3.10
-    group = "vllm.platform_plugins"
     found = points.select(group=group) if hasattr(points, "select") else points.get(group, [])
-    assert "ferry.vllm:find_platform" in [point.value for point in found if point.name == "ferry"]
+    assert f"ferry.vllm:{function}" in [point.value for point in found if point.name == "ferry"]
 
 
 STAND_IN = """
@@ -48,7 +51,7 @@ sys.modules.update({"vllm": types.ModuleType("vllm"), "vllm.platforms": types.Mo
 from ferry.vllm.platform import FerryCpuPlatform
 for backend, workers in (("mp", 1), ("uni", 1), ("mp", 2), ("ray", 1)):
     parallel = types.SimpleNamespace(distributed_executor_backend=backend, world_size=workers, nnodes=1,
-                                     tensor_parallel_size=workers)
+                                     tensor_parallel_size=workers, enable_fault_tolerance=False)
     FerryCpuPlatform.check_and_update_config(
         types.SimpleNamespace(parallel_config=parallel, kv_transfer_config=None, ec_transfer_config=None))
     print(parallel.distributed_executor_backend)

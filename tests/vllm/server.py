@@ -18,20 +18,34 @@ START_SECONDS, VOCABULARY = 900, 128
 
 
 def save_model(folder, kind, num_experts=8, **larger):
-    """Random weights and a tokenizer whose words are the ids: "t0 t1 ..."; `larger`: settings of its configuration."""
+    """Random weights and a tokenizer whose words are the ids: "t0 t1 ..."; `larger`: settings of its configuration.
+    kind: "moe"; "shared", which has a dense layer, shared experts and a bias of the router, too; or "dense"."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3MoeConfig
+    from transformers import (
+        AutoModelForCausalLM,
+        Glm4MoeConfig,
+        PreTrainedTokenizerFast,
+        Qwen3Config,
+        Qwen3MoeConfig,
+    )
 
     sizes = dict(vocab_size=VOCABULARY, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
                  num_key_value_heads=2, head_dim=32, intermediate_size=128, max_position_embeddings=256)  # fmt: skip
-    experts = dict(num_experts=num_experts, num_experts_per_tok=2, moe_intermediate_size=64)
+    experts = dict(num_experts_per_tok=2, moe_intermediate_size=64)
     torch.manual_seed(0)
-    config = Qwen3MoeConfig(**{**sizes, **experts, **larger}) if kind == "moe" else Qwen3Config(**sizes)
+    if kind == "shared":
+        config = Glm4MoeConfig(**sizes, **experts, n_routed_experts=num_experts, n_shared_experts=1,
+                               first_k_dense_replace=1, n_group=1, topk_group=1)  # fmt: skip
+    elif kind == "moe":
+        config = Qwen3MoeConfig(**{**sizes, **experts, "num_experts": num_experts, **larger})
+    else:
+        config = Qwen3Config(**sizes)
     model = AutoModelForCausalLM.from_config(config)
+    biases = [each for name, each in model.named_buffers() if "correction_bias" in name]
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.2)
+        for values in (*model.parameters(), *biases):
+            values.copy_(torch.randn_like(values) * 0.2)
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -104,17 +118,48 @@ def start(folder, log, *arguments, ferry=True, compiled=False, on=list, **enviro
 def serve(folder, log, *arguments, **options):
     server = start(folder, log, *arguments, **options)
     try:
-        until = time.monotonic() + START_SECONDS
-        while True:
-            assert server.process.poll() is None, server.text()[-6000:]
-            assert time.monotonic() < until, server.text()[-6000:]
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                if server.ask("GET", "/health", timeout=30)[0] == 200:
-                    break
-            time.sleep(1)
+        await_start(server)
         yield server
     finally:
         end(server)
+
+
+@contextlib.contextmanager
+def serve_engines(folder, logs, count, *arguments, **options):
+    """A server for each data parallel rank, behind a load balancer that is not there (vLLM's external one)."""
+    rpc_port = free_port()
+    servers = [start(folder, logs / f"{rank}.log", "-dp", count, "--data-parallel-rank", rank,
+                     "--data-parallel-size-local", 1, "--data-parallel-address", "127.0.0.1",
+                     "--data-parallel-rpc-port", rpc_port, *arguments, **options)
+               for rank in range(count)]  # fmt: skip
+    try:
+        for server in servers:
+            await_start(server)
+        yield servers
+    finally:
+        for server in servers:
+            server.process.terminate()
+        for server in servers:
+            end(server)
+
+
+def await_start(server):
+    until = time.monotonic() + START_SECONDS
+    while True:
+        assert server.process.poll() is None, server.text()[-6000:]
+        assert time.monotonic() < until, server.text()[-6000:]
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if server.ask("GET", "/health", timeout=30)[0] == 200:
+                return
+        time.sleep(1)
+
+
+def processes(server, name):
+    """Process ids of the server's processes whose title has this name, by title."""
+    listed = subprocess.run(["ps", "-eo", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    mine = [(row[2], int(row[0])) for row in rows if row[1] == str(server.process.pid) and name in row[2]]
+    return [pid for _, pid in sorted(mine)]
 
 
 def end(server):

@@ -4,12 +4,11 @@ import functools
 import http.client
 import os
 import signal
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server import prompts, save_model, serve, start
+from server import processes, prompts, save_model, serve, start
 
 PROMPTS = prompts(5)
 EXPERT_PARALLEL = ("-dp", "2", "--enable-expert-parallel")
@@ -36,14 +35,6 @@ def expected(models):
         return found
 
     return find
-
-
-def processes(server, name):
-    """Process ids of the server's processes whose title has this name, by title."""
-    listed = subprocess.run(["ps", "-eo", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in listed.splitlines()]
-    mine = [(row[2], int(row[0])) for row in rows if row[1] == str(server.process.pid) and name in row[2]]
-    return [pid for _, pid in sorted(mine)]
 
 
 @pytest.mark.parametrize("name, arguments", [

@@ -7,10 +7,19 @@ supported options.
 
 import os
 
-__all__ = ["find_platform"]
+__all__ = ["find_platform", "use_views"]
 
 
 def find_platform():
     """Returns the qualified name of the platform, or None. It must not import vllm or torch, since vLLM has not
     imported vllm.config yet."""
     return "ferry.vllm.platform.FerryCpuPlatform" if os.environ.get("FERRY_VLLM") == "1" else None
+
+
+def use_views():
+    """The entry point of the group vllm.general_plugins. Makes engines go on in the next view of their ranks, with
+    vLLM's --enable-fault-tolerance."""
+    if os.environ.get("FERRY_VLLM") == "1":
+        from ferry.vllm import engine
+
+        engine.use()

@@ -2,17 +2,28 @@
 
 T tokens of this rank, H hidden, K top-k, L experts of this rank, N rows received. Calls ferry."""
 
+import struct
+from datetime import timedelta
 from typing import NamedTuple
 
+import numpy
 import torch
+import torch.distributed as dist
 from vllm.config import get_current_vllm_config
 from vllm.distributed.device_communicators.base_device_communicator import All2AllManagerBase
+from vllm.distributed.parallel_state import get_dp_group, get_ep_group, get_world_group
 from vllm.forward_context import get_forward_context
+from vllm.logger import init_logger
 
 import ferry
 from ferry.exchanges import Exchanges
+from ferry.views import begin_view, end_view
+from ferry.vllm.lost_experts import layers_of, load, owners_among
 
 DEADLINE = 300.0  # seconds: vLLM waits as long for a step
+_PORT = struct.Struct("<i240s")  # the message of a rank when a view begins: its port, and why it cannot go on
+
+logger = init_logger("vllm.ferry")  # under the name whose messages vLLM shows
 
 
 class Dispatched(NamedTuple):
@@ -34,11 +45,16 @@ class FerryAll2AllManager(All2AllManagerBase):
         super().__init__(cpu_group, tcp_store_group)
         config = get_current_vllm_config()
         _refuse_unsupported(config.parallel_config)
+        self._config = config
         self._num_experts = config.model_config.get_num_experts()
         self._tp_size = config.parallel_config.tensor_parallel_size
         # Each tensor parallel rank has its part of the tokens (sequence parallel), rounded up.
         self._max_tokens = -(-config.scheduler_config.max_num_batched_tokens // self._tp_size)
-        self._exchanges, self._dispatched = None, None
+        self._exchanges = Exchanges(ferry.init(process_group=self.cpu_group, deadline=DEADLINE))
+        # By expert its rank: blocks, of which the first E % R have one more.
+        blocks = numpy.array_split(range(self._num_experts), self.world_size)
+        self._owners = tuple(rank for rank, block in enumerate(blocks) for _ in block)
+        self._dispatched = None
 
     def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
         """Sends tokens [T, H] with topk_weights [T, K] and topk_ids [T, K]. Returns (rows [N, H], weights [N, 1] of
@@ -56,13 +72,14 @@ class FerryAll2AllManager(All2AllManagerBase):
             # A dummy batch of an idle rank: its attention reads memory that was not written. In any other batch ferry
             # refuses NaN on all ranks.
             weights = weights.nan_to_num(0, 0, 0)
-        exchange, received = self._exchanges_of_group().dispatch(
+        exchange, received = self._exchanges.dispatch(
             lambda exchange: exchange.dispatch(hidden_states, topk_ids),
             self._max_tokens,
             hidden=hidden_states.size(1),
             num_experts=self._num_experts,
             top_k=topk_ids.size(1),
             dtype=hidden_states.dtype,
+            expert_rank=self._owners,
         )
         self._dispatched = Dispatched(exchange, received.handle, weights)
         counts = received.handle.tokens_per_expert
@@ -76,19 +93,62 @@ class FerryAll2AllManager(All2AllManagerBase):
         (exchange, handle, weights), self._dispatched = self._dispatched, None
         return exchange.combine(hidden_states, handle, weights)
 
-    def _exchanges_of_group(self):
-        """Returns the exchanges of the group. The first call, in the first dispatch, makes them and is collective."""
-        if self._exchanges is None:
-            self._exchanges = Exchanges(ferry.init(process_group=self.cpu_group, deadline=DEADLINE))
-        return self._exchanges
-
     def dispatch_router_logits(self, hidden_states, router_logits, is_sequence_parallel=False, extra_tensors=None):
         raise NotImplementedError("ferry.vllm: experts that route for themselves (monolithic kernels)")
 
+    def end_view(self):
+        """Ends the calls of the other ranks, for a rank whose part of a step raised."""
+        self._dispatched = None
+        end_view(self._exchanges.group)
+        for group in _torch_groups():
+            group.end_view()
+
+    def begin_next_view(self, model, port):
+        """Begins the next view of the groups of ferry, and takes over this rank's part of the experts of lost ranks.
+        Returns the ranks that remain, and the port that the lowest of them gave. Raises on all of them if one cannot
+        load its experts; the call may be repeated. Collective among them."""
+        begin_view(self._exchanges.group, DEADLINE)
+        for group in _torch_groups():
+            group.survive(timedelta(seconds=DEADLINE))
+        number, ranks = self._exchanges.group.view
+        owners, layers = owners_among(ranks, self._owners), layers_of(model)
+        try:
+            port = self._lowest_port(port, self._load_experts(layers, model, owners))
+        except BaseException:
+            for layer in layers:
+                layer.restore()
+            raise
+        self._owners = tuple(owners)
+        logger.info("ferry goes on with ranks %s in view %d.", list(ranks), number)
+        return ranks, port
+
+    def _load_experts(self, layers, model, owners):
+        """Makes the experts of the layers those that this rank owns. Returns why it cannot; "" if it has them."""
+        try:
+            load(layers, model, self._config, [expert for expert, owner in enumerate(owners) if owner == self.rank])
+        except Exception as error:
+            logger.exception("ferry: rank %d cannot load experts of lost ranks", self.rank)
+            return f"ferry.vllm: rank {self.rank} cannot load experts of lost ranks: {error!r}"
+        return ""
+
+    def _lowest_port(self, port, failure):
+        """Returns the port that the lowest rank gave. Raises the failure of a rank. Collective."""
+        record = _PORT.pack(port, failure.encode())
+        said = [_PORT.unpack(each) for each in self._exchanges.group.all_gather(record) if each]
+        for _, text in said:
+            if text[0]:
+                raise RuntimeError(text.rstrip(bytes(1)).decode(errors="replace"))
+        return said[0][0]
+
     def destroy(self):
-        if self._exchanges is not None:
-            self._exchanges.close()
-        self._exchanges, self._dispatched = None, None
+        self._exchanges.close()
+
+
+def _torch_groups():
+    """The groups of ferry's backend that all ranks are in, in one order on all of them: vLLM's ranks agree on steps by
+    one of them."""
+    groups = [each.device_group for each in (get_world_group(), get_dp_group(), get_ep_group())]
+    return [each._get_backend(torch.device("cpu")) for each in (dist.group.WORLD, *groups)]
 
 
 def _refuse_unsupported(parallel):

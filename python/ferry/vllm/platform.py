@@ -27,12 +27,22 @@ class FerryCpuPlatform(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config):
+        parallel = vllm_config.parallel_config
+        if parallel.enable_fault_tolerance:
+            _refuse_without_experts(parallel)
+            parallel.worker_cls = "ferry.vllm.worker.FaultTolerantWorker"
         super().check_and_update_config(vllm_config)
-        vllm_config.parallel_config.disable_nccl_for_dp_synchronization = False  # by ferry, not by Gloo
+        parallel.disable_nccl_for_dp_synchronization = False  # by ferry, not by Gloo
         if _engine_can_be_a_rank(vllm_config):
             alone = vllm_config.parallel_config.world_size == 1
             executor = "uni" if alone else "ferry.vllm.executor.EngineExecutor"
             vllm_config.parallel_config.distributed_executor_backend = executor
+
+
+def _refuse_without_experts(parallel):
+    if not parallel.enable_expert_parallel or parallel.world_size > 1:
+        raise NotImplementedError("ferry.vllm: fault tolerance without expert parallelism, or with tensor parallel "
+                                  "ranks, is not implemented")  # fmt: skip
 
 
 def _engine_can_be_a_rank(config):

@@ -1,0 +1,178 @@
+"""vLLM's `--enable-fault-tolerance` with ranks by ferry: engines go on after a fault. Run by make check-vllm."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from safetensors.torch import load_file, save_file
+from server import VOCABULARY, end, processes, prompts, save_model, serve, serve_engines, start
+
+TOLERANT = ("--enable-expert-parallel", "--enable-fault-tolerance")
+PROMPTS = prompts(4)
+BAD_ID = VOCABULARY - 1  # its embedding is NaN, which ferry refuses
+
+# A plug-in of vLLM: the step of rank 1 raises as long as a file exists.
+PLUGIN = """
+import os
+from vllm.config import get_current_vllm_config
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+def use():
+    execute = CPUModelRunner.execute_model
+
+    def execute_or_raise(self, *args, **kwargs):
+        if os.path.exists(os.environ["FAULT"]) and self.parallel_config.data_parallel_rank == 1:
+            raise MemoryError("no memory for this step")
+        return execute(self, *args, **kwargs)
+
+    CPUModelRunner.execute_model = execute_or_raise
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """7 experts, so that ranks own different numbers of them."""
+    folder = tmp_path_factory.mktemp("models") / "shared"
+    save_model(folder, "shared", 7)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][BAD_ID] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    """Greedy ids of one rank, without ferry."""
+    with serve(model, model.parent / "one.log", ferry=False) as server:
+        return server.complete_all(PROMPTS)
+
+
+def status(server):
+    engine, = json.loads(server.ask("GET", "/fault_tolerance/status")[1])["engines"]
+    return engine
+
+
+def await_status(servers, wanted, seconds=60):
+    until = time.monotonic() + seconds
+    while not all(status(server)["status"] == wanted for server in servers):
+        assert time.monotonic() < until, [status(server) for server in servers]
+        time.sleep(0.2)
+
+
+def retry(servers):
+    for server in servers:
+        assert server.ask("POST", "/fault_tolerance/apply", '{"instruction": "retry"}')[0] == 202
+
+
+@contextlib.contextmanager
+def requests_on(servers):
+    """Requests are under way on all servers; what becomes of them is not looked at."""
+    stop = time.monotonic() + 300
+
+    def ask_on(server):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            while time.monotonic() < stop:
+                if len(server.complete(PROMPTS[0], 100)) < 100:
+                    return
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        for server in servers:
+            pool.submit(ask_on, server)
+        time.sleep(1)
+        try:
+            yield
+        finally:
+            stop = 0
+
+
+def kill_engine(server):
+    pid, = processes(server, "VLLM::EngineCore")
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("options", [{}, {"compiled": True}, {"VLLM_CPU_OMP_THREADS_BIND": "auto"}],
+                         ids=["eager", "compiled", "worker process"])  # fmt: skip
+def test_engines_go_on_without_lost_ones(model, expected, tmp_path, options):
+    with serve_engines(model, tmp_path, 3, *TOLERANT, **options) as servers:
+        assert [server.complete_all(PROMPTS) for server in servers] == [expected] * 3
+
+        servers[1].complete([3, BAD_ID, 4])  # ferry refuses its numbers on all ranks
+        await_status(servers, "unhealthy")
+        retry(servers)
+        await_status(servers, "healthy")
+        assert [server.complete_all(PROMPTS) for server in servers] == [expected] * 3
+
+        for lost in (2, 1):
+            with requests_on(servers[:lost]):
+                kill_engine(servers[lost])
+                await_status(servers[:lost], "unhealthy")
+            retry(servers[:lost])
+            await_status(servers[:lost], "healthy")
+            assert [server.complete_all(PROMPTS) for server in servers[:lost]] == [expected] * lost
+        assert "ferry goes on with ranks [0] in view" in servers[0].text()
+
+
+def test_a_step_that_raises_on_one_rank_ends_that_of_the_others(model, expected, tmp_path):
+    (tmp_path / "faulty.py").write_text(PLUGIN)
+    (tmp_path / "faulty-1.dist-info").mkdir()
+    (tmp_path / "faulty-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1\n")
+    (tmp_path / "faulty-1.dist-info" / "entry_points.txt").write_text("[vllm.general_plugins]\nfaulty = faulty:use\n")
+    fault = tmp_path / "fault"
+    with serve_engines(model, tmp_path, 2, *TOLERANT, PYTHONPATH=str(tmp_path), FAULT=str(fault)) as servers:
+        assert servers[0].complete_all(PROMPTS) == expected
+        fault.touch()
+        begin = time.monotonic()
+        servers[1].complete(PROMPTS[0])
+        await_status(servers, "unhealthy")
+        assert time.monotonic() - begin < 60
+        assert status(servers[1])["fault_info"] == "MemoryError"
+        fault.unlink()
+        retry(servers)
+        await_status(servers, "healthy")
+        assert [server.complete_all(PROMPTS) for server in servers] == [expected] * 2
+
+
+def test_a_retry_that_fails_can_be_repeated(model, expected, tmp_path):
+    weights, away = model / "model.safetensors", model / "away"
+    with serve_engines(model, tmp_path, 2, *TOLERANT) as servers:
+        with requests_on(servers[:1]):
+            kill_engine(servers[1])
+            await_status(servers[:1], "unhealthy")
+        weights.rename(away)
+        try:
+            retry(servers[:1])
+            until = time.monotonic() + 60
+            while "rank 0 cannot load experts of lost ranks" not in status(servers[0]).get("ft_error", ""):
+                assert time.monotonic() < until, status(servers[0])
+                time.sleep(0.2)
+        finally:
+            away.rename(weights)
+        retry(servers[:1])
+        await_status(servers[:1], "healthy")
+        assert servers[0].complete_all(PROMPTS) == expected
+
+
+def test_the_loss_of_rank_0_is_refused_by_name(model, tmp_path):
+    with serve_engines(model, tmp_path, 2, *TOLERANT) as servers:
+        with requests_on(servers[1:]):
+            kill_engine(servers[0])
+            await_status(servers[1:], "unhealthy")
+        retry(servers[1:])
+        until = time.monotonic() + 60
+        while "the engine of rank 0 was lost" not in status(servers[1]).get("ft_error", ""):
+            assert time.monotonic() < until, status(servers[1])
+            time.sleep(0.2)
+
+
+@pytest.mark.parametrize("arguments", [TOLERANT[1:], (*TOLERANT, "-tp", "2")], ids=["slices", "tensor parallel"])
+def test_what_is_not_there_is_refused_by_name(model, tmp_path, arguments):
+    server = start(model, tmp_path / "log", "-dp", "2", "--data-parallel-rank", "0", *arguments)
+    try:
+        server.process.wait(900)
+        assert "ferry.vllm: fault tolerance without expert parallelism" in server.text()
+    finally:
+        end(server)
