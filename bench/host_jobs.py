@@ -36,13 +36,14 @@ class Jobs:
             f"{levels},rank:{self.ranks}", *self.shape, "--check", "--json", *more))
 
     def gloo(self):
-        """In the usual torch pipeline, with the malloc that suits it."""
+        """Gloo in the usual torch pipeline, with settings of malloc that suit it."""
         shape = Shape(self.options.tokens, HIDDEN, self.ranks * len(self.bench.names), EXPERTS, TOP_K)
         rank = rank_command("gloo", shape, self.options.iterations, seed=1)
         return self.job("Gloo all_to_all", self.launch(sys.executable, *rank), **TUNED)
 
     def by_mpirun(self, name, *program, **more):
-        """mpirun works on the first host, as it would on a cluster. `btl tcp` between hosts. `more`: its settings."""
+        """A program under mpirun on the first host, as on a cluster, by `btl tcp` between hosts. `more`: more settings
+        of MCA."""
         settings = {"plm_rsh_agent": self.bench.environment["FERRY_SSH"], "pml": "ob1", "btl": "self,vader,tcp",
                     "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", **more}
         words = ["mpirun", "--host", self.hosts, "--bind-to", "none", "--wdir", os.getcwd(),
@@ -54,6 +55,6 @@ class Jobs:
                               algorithm, *self.shape, mpi_yield_when_idle="1")
 
     def collectives(self):
-        """Those of ferry and of Open MPI in the same processes. It prints a table."""
+        """The collectives of ferry and of Open MPI in the same processes. The program prints a table."""
         return self.by_mpirun("collectives", str(self.options.build / "bench/mpi_collectives"), "--factor", "4",
                               "--rounds", str(self.options.rounds))

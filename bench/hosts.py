@@ -26,7 +26,7 @@ from hosts import Hosts, Unavailable, skip  # noqa: E402
 
 
 def print_table(title, results, base):
-    """`results`: {name: {round: result}}; `base`: the program that the others are divided by."""
+    """`results`: {name: {round: result}}; `base`: the program whose times divide those of the others."""
     print(f"\n## {title}\n")
     print("| program | dispatch ms | combine ms | pair ms | MB across | bytes / rate ms | pair / that | "
           f"pair / {base} | wrong |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|")

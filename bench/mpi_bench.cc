@@ -64,7 +64,7 @@ float expected_element(const Job& job, std::size_t token, float element) {
   return round(total);
 }
 
-// Elements that differ, over all ranks, in tokens spread evenly.
+// The number of wrong elements on all ranks, known to rank 0, in tokens spread evenly.
 template <typename Exchange>
 std::uint64_t count_wrong(const Job& job, Exchange& exchange) {
   std::memset(job.out[0], 0xff, job.num_tokens * job.row_bytes);
@@ -83,7 +83,7 @@ std::uint64_t count_wrong(const Job& job, Exchange& exchange) {
   return all_wrong;
 }
 
-// Warms up; all ranks get the same number.
+// Warms up and returns how many pairs to time, the same on all ranks.
 template <typename Exchange>
 int warm_up(Exchange& exchange, const Options& options) {
   std::int64_t fastest_ns = INT64_MAX;
@@ -147,7 +147,7 @@ int run(const std::string& algorithm, const Options& options) {
   return object["wrong"] == 0 ? 0 : 1;
 }
 
-// Those of `ferry bench` that the pipelines know.
+// The options of `ferry bench` that also apply to these pipelines.
 void add_pipeline_options(CLI::App& app, Options& options) {
   app.add_option("--tokens", options.shape.max_tokens)->check(CLI::Range(1, 1 << 24));
   app.add_option("--hidden", options.shape.hidden)->check(CLI::Range(1, 1 << 20));

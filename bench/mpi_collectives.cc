@@ -36,12 +36,12 @@ struct Options {
   bool json = false;
 };
 
-// One call by each side, on float32 elements. `in_place`: the same by ferry with data in memory of
-// the Collectives; empty where that changes nothing.
+// One call by each side, on float32 elements. `in_place`: the same call of ferry with data in
+// memory of the Collectives; empty where that makes no difference.
 struct Call {
   const char* name;
   std::function<void()> ferry, mpi, in_place = {};
-  // What the rank sends, and the same in memory of the Collectives.
+  // What the rank sends: memory of the program, and the same data in memory of the Collectives.
   std::span<float> sent = {}, shown = {};
 };
 
@@ -50,7 +50,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Microseconds of a call on the slowest rank. The number of calls is that of rank 0.
+// Microseconds of a call on the slowest rank. Rank 0 decides how many calls are timed.
 double timed(const std::function<void()>& make, std::span<float> sent) {
   float value = 0;
   const auto call = [&] {
@@ -116,7 +116,7 @@ class Table {
   std::vector<std::string> times_;  // [call, bytes, {program: us}] of each call, in JSON
 };
 
-// `bytes`: of the larger memory of each call.
+// `bytes`: the size of the larger memory of each call.
 std::vector<Call> Table::calls(std::int64_t bytes) {
   constexpr auto kType = DataType::kFp32;
   constexpr auto kSum = ReduceOp::kSum;

@@ -1,6 +1,5 @@
 // Job: the rows that one MPI rank has to move, and the two algorithms that move them (mpi_a2av.cc,
-// mpi_dedup.cc). Used by mpi_bench.cc; routing and tokens are those of `ferry bench` for the same
-// seed.
+// mpi_dedup.cc). Routing and tokens are those of `ferry bench` for the same seed.
 #pragma once
 
 #include <mpi.h>
@@ -56,7 +55,7 @@ struct Job {
   Rows out;                    // [tokens, hidden]
 };
 
-// Rows to and from each rank of one alltoallv.
+// The rows that one alltoallv sends to each rank and receives from it.
 struct Traffic {
   explicit Traffic(int num_ranks)
       : send_counts(static_cast<std::size_t>(num_ranks)),
@@ -73,7 +72,7 @@ struct Traffic {
   std::vector<int> send_counts, send_begins, receive_counts, receive_begins;
 };
 
-// Elements of `bytes` bytes, so that counts of rows fit the int of MPI.
+// A datatype of `bytes` bytes, such as a row, so that counts of rows fit the int of MPI.
 MPI_Datatype element_of(std::size_t bytes);
 
 // One row per (token, expert): counts by MPI_Alltoall, rows sorted by expert into a send buffer,

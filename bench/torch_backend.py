@@ -86,7 +86,8 @@ def cases(rank, size, largest):
 
 
 def timed(group, call, seconds, repeats=0):
-    """Microseconds of one call, of the slowest rank; `repeats` as measured first where it is 0."""
+    """(microseconds of one call on the slowest rank, number of calls timed). `repeats`: that number; 0: as many as take
+    about `seconds`, at least 3 and at most 2000."""
     if not repeats:
         begin = time.perf_counter()
         for _ in range(3):

@@ -14,7 +14,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(ENV{PKG_CONFIG_LIBDIR} ${sysroot}/usr/lib/aarch64-linux-gnu/pkgconfig)
 set(ENV{PKG_CONFIG_SYSROOT_DIR} ${sysroot})
-# libcrypto's opensslconf.h and Python's pyconfig.h
+# The first of these folders has libcrypto's opensslconf.h and Python's pyconfig.h.
 set(CMAKE_CXX_FLAGS_INIT "-isystem ${sysroot}/usr/include/aarch64-linux-gnu -isystem ${sysroot}/usr/include")
 
 # Debian's cross packages put the C and C++ libraries here.

@@ -1,5 +1,5 @@
-# CUDA ranks are built where nvcc is found, for the GPUs of today's data centres; PTX of the newest runs on later ones.
-# A cross build has none, because nvcc compiles for the processor of this machine.
+# CUDA ranks are built where nvcc is found, for GPUs of compute capability 8.0 and 9.0; later GPUs run the PTX of 9.0.
+# A cross build has no CUDA ranks, because nvcc compiles for the processor of this machine.
 option(FERRY_CUDA "Build CUDA ranks: on where nvcc is found" ON)
 if(FERRY_CUDA)
   include(CheckLanguage)

@@ -1,5 +1,5 @@
-# What `cmake --install` lays down: libferry, libferry_cann and libferry_plan, their headers, and the two ways to find
-# them; and the same as Debian packages, which `make deb` makes.
+# What `cmake --install` installs besides the command line: libferry, libferry_cann and libferry_plan, their headers,
+# and the files by which CMake and pkg-config find them. `make deb` makes Debian packages of the same files.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ferry EXPORT ferryTargets
@@ -53,7 +53,7 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src)  # wh
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME ferry-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS libucx0)
 
-# The licences of ferry and of what is compiled in, which scripts/deb.sh writes, where Debian has them.
+# Installs the licences of ferry and of what is compiled in, which scripts/deb.sh writes, where Debian expects them.
 set(packages library libferry development libferry-dev tools ferry-tools cann libferry-cann plan libferry-plan)
 while(packages)
   list(POP_FRONT packages component package)

@@ -1,6 +1,6 @@
-# unity_by_folder(<target>): compiles the sources of each folder as one unit where FERRY_UNITY is on, as headers cost
-# more than the code does. Files that must stay alone say so by the property SKIP_UNITY_BUILD_INCLUSION. Called once
-# all sources of the target are named.
+# unity_by_folder(<target>): compiles the sources of each folder as one unit where FERRY_UNITY is on, because headers
+# take longer to compile than the code does. A file with the property SKIP_UNITY_BUILD_INCLUSION is compiled alone. Call
+# it after the last source of the target is added.
 option(FERRY_UNITY "Compile the sources of a folder together: all of them sooner, one of them later" ON)
 
 function(unity_by_folder target)

@@ -1,5 +1,5 @@
-// A Mixture-of-Experts layer on four ranks as threads: ferry::Layer moves rows, and calls SwiGLU
-// experts on theirs as they come. The products are oneDNN's (Debian: libdnnl-dev).
+// A Mixture-of-Experts layer on four ranks as threads: ferry::Layer moves rows, and calls each
+// SwiGLU expert when its rows have come. The products are oneDNN's (Debian: libdnnl-dev).
 #include <dnnl.h>
 #include <ferry/layer.h>
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# bench.sh suite|gallery [options]: builds ferry, its Python package and, where MPI is, what it is
-# compared with; then measures, writes docs/benchmarks.md with its picture, and the table of
-# README.md. Called by `make bench`, which has made .venv.
+# bench.sh suite|gallery [options]: builds ferry, its Python package and, if MPI is installed, the programs of MPI that
+# ferry is compared with; then runs bench/suite/suite.py or gallery.py. Called by `make bench` and `make gallery`,
+# which have made .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
@@ -10,7 +10,7 @@ trap 'rm -f "$log"' EXIT
 targets=(ferry_tool) mpi=OFF
 if command -v mpicxx >/dev/null; then targets+=(mpi_bench mpi_collectives) mpi=ON; fi
 
-# Quiet unless it fails.
+# The output of the build is shown only if it fails.
 { cmake --preset release -DFERRY_BUILD_BENCH=$mpi &&
   cmake --build --preset release --target "${targets[@]}" &&
   .venv/bin/python -m pip install --no-build-isolation --no-deps --force-reinstall .; } >"$log" 2>&1 ||

@@ -1,14 +1,15 @@
 #!/bin/bash
-# check_install.sh <what> [release...]: what new users do, who have nothing. What is one of:
-#   wheels    install a wheel in a new environment of .venv's Python and of those of FERRY_PYTHONS ("aarch64": under
-#             emulation), and build the sdist
-#   files     that, then install a wheel in bare Debian systems of these releases (bookworm), and in the first of them
-#             the Debian packages, for C++ and for comparing topologies
-#   source    in a bare system C++ and Python from source, and Conan on this one
+# check_install.sh <what> [release...]: tries what new users do, on systems without anything of ferry. <what> is one of
+#   wheels    installs a wheel in a new environment of .venv's Python and of those of FERRY_PYTHONS ("aarch64": under
+#             emulation), and builds the sdist
+#   files     does what wheels does, then installs a wheel in bare Debian systems of these releases (default bookworm),
+#             and in the first of them the Debian packages, for C++ and for comparing topologies
+#   source    builds C++ and Python from source in a bare system, and by Conan on this one
 # The last lines say how long each took from nothing to a correct result; the aim, on an idle machine of two cores, is a
-# minute for a wheel and five for another. The files are those in FERRY_FILES, or made in build/wheels and build/deb. A
-# wheel for each version costs a build; from Python 3.12 on one serves all, which trixie and forky need. Bare systems
-# need root. Called by scripts/test.sh, steps bare and source, and by scripts/release.sh.
+# minute for a wheel and five for anything else. The wheels and packages are those in FERRY_FILES, or are made in
+# build/wheels and build/deb. Each version of Python below 3.12 needs a wheel and so a build of its own; from 3.12 on,
+# as in trixie and forky, one wheel serves all. Bare systems need root. Called by scripts/test.sh, steps bare and
+# source, and by scripts/release.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
@@ -23,7 +24,7 @@ wheels=${FERRY_FILES:-build/wheels}
 debs=${FERRY_FILES:-build/deb}
 times=()
 
-# user <seconds aimed at> <name> <command...>: what one of them does.
+# user <seconds aimed at> <name> <command...>: runs one thing that new users do, and notes its time.
 user() {
   local aim=$1 name=$2 begin=$SECONDS
   shift 2
@@ -32,7 +33,8 @@ user() {
   times+=("$(printf '%4d s (aim %3d s): %s' $((SECONDS - begin)) "$aim" "$name")")
 }
 
-# first_steps <python>: README's: install the wheel, run the ten lines; numpy is the second install.
+# first_steps <python>: those of README: installs the wheel and runs the first program, which needs nothing else; then
+# installs numpy for the quickstart.
 first_steps() {
   local home=$work/venv
   rm -rf "$home"
@@ -61,14 +63,14 @@ emulated_steps() {
     "first steps with the wheel, aarch64 emulated" 1 0 numpy
 }
 
-# inside <root> <command...>: what is mounted is gone with the command.
+# inside <root> <command...>: runs a command in the system at <root>. What is mounted there is gone with the command.
 inside() {
   unshare --mount bash -c '
     for each in proc sys dev; do mount --rbind "/$each" "$0/$each"; done
     exec chroot "$0" "$@"' "$@"
 }
 
-# bare_system <release> <name>: a fresh copy of it in $work/<name>.
+# bare_system <release> <name>: makes a fresh copy of a minimal Debian system in $work/<name>.
 bare_system() {
   local kept=build/bare/$1 script=/usr/share/debootstrap/scripts/$1
   [ -e "$script" ] || script=${script%/*}/sid # a release that is younger than debootstrap
@@ -151,8 +153,8 @@ packages_in() {
     gcc -std=c11 plan.c $(pkg-config --cflags --libs ferry-plan) -o plan && ./plan'
 }
 
-# Who compares topologies needs the command line only, and UCX, which the package recommends: what a topology sends,
-# what a plan says, a run in the shape of two nodes, and a page of each.
+# A user who compares topologies needs only the command line, and UCX, which the package recommends. Runs what such a
+# user runs: ferry topology, ferry plan, and ferry bench in the shape of two nodes, each with its page.
 topologies_in() {
   mkdir "$work/$1/ferry"
   cp "$debs"/{libferry0,ferry-tools}*.deb "$work/$1/ferry"
@@ -188,8 +190,8 @@ wheels() {
     fi
   done
   echo "== the sdist"
-  # With the compiler's name and the options of scripts/wheel.sh, in a folder that ccache leaves out of paths, so that
-  # it has most of it.
+  # The compiler's name and the options are those of scripts/wheel.sh, and ccache leaves this folder out of paths
+  # (CCACHE_BASEDIR). So ccache has most of what is compiled here.
   CXX=c++ TMPDIR=$work CCACHE_BASEDIR=$work "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
     -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry_ep-*.tar.gz
 }

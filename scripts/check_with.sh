@@ -2,7 +2,7 @@
 # check_with.sh <torch|vllm|megatron> [pytest arguments]: makes the environment that scripts/requirements-NAME.txt asks
 # for, installs a wheel of this working tree there, and runs the tests of the front:
 # - torch, newer than that of .venv (5.5 GB), and vLLM on CPU (3.4 GB): in a virtual environment outside the repository,
-#   FERRY_TORCH_VENV or FERRY_VLLM_VENV, by default a folder of the temporary one
+#   FERRY_TORCH_VENV or FERRY_VLLM_VENV, by default ferry-torch-venv or ferry-vllm-venv in TMPDIR or /tmp
 # - Megatron-Core (2.6 MB): in .venv
 # Called by scripts/test.sh, step torch, make check-vllm and make check-megatron, for which .venv has the tools that
 # build a wheel.
@@ -28,7 +28,7 @@ if ! cmp -s "$wanted" "$venv/requirements-$name.txt"; then
   echo "installing $wanted in $venv"
   [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
-  # The package index has CUDA builds of them, which the CPU build of torch beside vLLM cannot load.
+  # The package index has CUDA builds of these three, which the CPU build of torch beside vLLM cannot load.
   [ "$name" != vllm ] || "$venv/bin/pip" uninstall --quiet --yes torchvision torchaudio torchcodec
   cp "$wanted" "$venv/"
 fi

@@ -2,9 +2,9 @@
 """clang_tidy.py <build folder>: clang-tidy over the sources of src and tools, a folder at a time.
 
 The build folder's database has the units of cmake/unity.cmake, which include the sources of a folder. Headers are most
-of what clang-tidy reads, so a folder takes less than half of what its files take one by one. But its analyzer looks at
-functions of a main file only, so each unit becomes one text that has its sources one after the other. What is found is
-printed with the file and the line where it stands."""
+of what clang-tidy reads, so a folder takes less than half of what its files take one by one. But the analyzer of
+clang-tidy looks at functions of a main file only, so each unit becomes one text that has its sources one after the
+other. Each finding is printed with the file and the line of the source."""
 
 import json
 import os
@@ -23,8 +23,8 @@ def is_ours(source):
 
 
 def sources_of(unit):
-    """The sources that a unit includes; itself, if it is one. Not kernels, nor what a build makes of them: clang-tidy
-    does not know the CUDA of today."""
+    """The sources that a unit includes; or the unit itself, if it is a source. Leaves out CUDA kernels and what a build
+    makes of them: clang-tidy does not know the CUDA of today."""
     if unit.suffix == ".cu" or not unit.exists():
         return []
     if is_ours(unit):

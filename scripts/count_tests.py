@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""count_tests.py <build folder>: the tests that ctest ran there, from its report ctest.xml and from results/<run>.xml
-of each GoogleTest run: prints "<passed> <failed> <skipped>", then "FAILED: <name>" of each that failed, and "AGAIN:
-<run>" of each run that passed only when it was run again (again.xml, the report of that). A run that ended before it
-wrote its results is one failed test. Called by scripts/test.sh."""
+"""count_tests.py <build folder>: counts the tests that ctest ran there, from its report ctest.xml and from
+results/<run>.xml of each GoogleTest run. Prints "<passed> <failed> <skipped>", then "FAILED: <name>" for each test that
+failed, and "AGAIN: <run>" for each run that failed at first and passed when it was run again (again.xml is the report
+of the second run). A run that ended before it wrote its results is one failed test. Called by scripts/test.sh."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
 #!/bin/bash
-# install.sh <group...>: installs the Debian packages of these groups that are missing, and with the
-# group python the virtual environment .venv, with a group that has a list of its own, requirements-<group>.txt,
-# that in it too; silent when nothing is. The one list of what ferry needs, with requirements*.txt. Called by
+# install.sh <group...>: installs what is missing for these groups: their Debian packages; for python and the groups
+# that add to it, requirements.txt in the virtual environment .venv; and there requirements-<group>.txt, if there is
+# one. Silent when nothing is missing. This file and requirements*.txt are the one list of what ferry needs. Called by
 # every target of the Makefile.
 set -euo pipefail
 cd "$(dirname "$0")/.."

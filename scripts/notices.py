@@ -49,7 +49,7 @@ class Part:
 
 
 def with_common_licenses(text, root):
-    """Debian refers to the texts of common licences; a wheel needs them."""
+    """The text of a copyright file, with the texts of the common licences that it refers to by their paths."""
     names = sorted(set(re.findall(r"/usr/share/common-licenses/([\w.-]*\w)", text)))
     return "\n\n".join([text.rstrip(), *(f"{name}:\n\n{(root / name).read_text()}" for name in names)]) + "\n"
 

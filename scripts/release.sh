@@ -2,9 +2,9 @@
 # release.sh ready: refuses a tree that no version can be made of.
 # release.sh files <what was checked> [python...]: writes build/release-VERSION: wheels by these Pythons (by default
 # .venv's, those of python3.10, 3.12, 3.13 and 3.14 that start, and a cross build for aarch64), sdist, Debian packages,
-# site, lists of parts, notices, the versions that ran, and checksums; and tries the wheels and packages from there as a
-# user does, and the upload without a network. Nothing is published and no tag is set: the last lines say how. Called by
-# `make release`.
+# site, lists of parts, notices, the versions that ran, and checksums. Checks the files as the upload would, and tries
+# the wheels and packages as a user does; with an empty <what was checked> the files are a trial, and only the wheels
+# are tried. Nothing is published and no tag is set: the last lines say how. Called by `make release`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^project(ferry VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)

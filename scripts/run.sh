@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# A terminal sees how far the build is; else it is quiet unless it fails. With the libraries, for `cmake --install`.
+# On a terminal the build shows its progress; else its output is shown only if it fails. The libraries are built for
+# `cmake --install`.
 cmake --preset release >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 build=(cmake --build --preset release --target ferry ferry_cann ferry_plan ferry_tool)
 if [ -t 1 ]; then "${build[@]}"; else "${build[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; fi

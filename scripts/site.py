@@ -138,7 +138,8 @@ def write_python_reference():
 
 
 def check_in_browser():
-    """Where there is a browser: the pages are shown without an error, and the search finds something."""
+    """Where there is a browser, opens the first page and a search in it. Returns 1 if the browser reports an error or
+    the search finds nothing."""
     browser = shutil.which("chromium")
     for page in ("index.html", "search.html?q=deadline") if browser else ():
         with tempfile.TemporaryDirectory() as profile:

@@ -1,14 +1,16 @@
 #!/bin/bash
-# test.sh [--go-on] [--known] <step...>: the named checks of ferry, of: format tidy release python release+python asan
+# test.sh [--go-on] [--known] <step...>: runs checks of ferry: format tidy release python release+python asan
 # asan+python-long tsan transformers transformers-example jax torch long aarch64 clang-tidy fuzz wheel types docs
-# journey source bare. All run even if one fails. Also install=<groups>; venv: install python, beside the steps up to
-# python; and begin-clang-tidy: clang-tidy runs beside the steps up to its own. Then what each took, and as the last
-# line "N passed, N failed"; with --go-on, of the steps that ran before as well. With --known a step that passed on
-# this commit in an earlier run counts as it did there, and is not run again. Called by the Makefile.
+# journey source bare. All run even if one fails. Steps that prepare: install=<groups> (if it fails, no further step
+# runs); venv installs the group python, in the background until a step needs it; begin-clang-tidy runs clang-tidy in
+# the background until the step clang-tidy. Prints what each step took, and as the last line "N passed, N failed"; with
+# --go-on both include the steps of the runs before. With --known a step that passed on this commit in an earlier run
+# counts as it did there, and is not run again. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
-# Where it is set, each of the hundreds of processes that import torch compiles its 1,100 modules: 3 s, else 1.3 s.
+# Where this variable is set, each of the hundreds of processes that import torch compiles its 1,100 modules, and an
+# import takes 3 s instead of 1.3 s.
 unset PYTHONDONTWRITEBYTECODE
 mkdir -p build
 venv= lint=
@@ -19,13 +21,14 @@ touch "$steps_file"
 use_known=
 if [ "${1:-}" = --known ]; then shift; use_known=1; fi
 
-# unchanged_commit: HEAD, if the working tree is as it says and the tests have their own lengths; else nothing.
+# unchanged_commit: prints HEAD, if the working tree equals it and FERRY_STRESS does not change how long tests run; else
+# nothing.
 unchanged_commit() {
   [ -z "${FERRY_STRESS:-}" ] && [ -z "$(git status --porcelain 2>&1)" ] && git rev-parse HEAD
 }
 
-# What passed on this commit: build/passed/<step> has what it added to the steps file. Another commit or a change of the
-# working tree forgets all.
+# What passed on this commit: build/passed/<step> has the lines that the step added to the steps file. With another
+# commit or a changed working tree the folder is removed.
 passed_folder=build/passed
 commit=$(unchanged_commit)
 [ "$(cat $passed_folder/commit 2>/dev/null)" = "${commit:-none}" ] || rm -rf $passed_folder
@@ -33,7 +36,7 @@ commit=$(unchanged_commit)
 # known <step>: whether it passed before and need not run again.
 known() { [ -n "$use_known" ] && [ -e "$passed_folder/$1" ]; }
 
-# remember <step> <lines of the steps file before it>: for `known`, if all that it ran passed.
+# remember <step> <number of lines of the steps file before it>: notes for `known` that the step passed, if it did.
 remember() {
   [ -n "$commit" ] && [ "$(unchanged_commit)" = "$commit" ] || return
   mkdir -p $passed_folder
@@ -161,18 +164,19 @@ clang_tidy() {
   scripts/clang_tidy.py build/lint
 }
 
-# The kernel runs it only while nothing else wants a processor, so it delays no test.
+# Starts clang-tidy. The kernel runs it only while nothing else wants a processor, so it delays no test.
 begin_clang_tidy() {
   (chrt --idle --pid 0 $BASHPID && clang_tidy) >build/clang-tidy.log 2>&1 &
   lint=$!
 }
 
-# As a whole, or the end of what begin_clang_tidy began.
+# Runs clang-tidy, or waits for its end if begin_clang_tidy started it.
 end_clang_tidy() {
   if [ -z "$lint" ]; then clang_tidy; else wait "$lint" || { cat build/clang-tidy.log; return 1; }; fi
 }
 
-# fuzz_one <target>: fifteen seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
+# fuzz_one <target>: fuzzes for fifteen seconds. The corpus stays in build; an input that fails is left in build/fuzz,
+# and is to be kept in tests/fuzz/seeds.
 fuzz_one() {
   local name
   name=$(basename "$1" _fuzz)

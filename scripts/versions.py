@@ -7,8 +7,8 @@
     versions.py print       prints the table of docs/versions.md with these notes
     versions.py write       puts them into docs/versions.md
 
-A row is one project, version and check; a newer run replaces the row. PYTHON may be
-several words. Called by scripts/test.sh, check_install.sh, check_with.sh and release.sh."""
+A row is one project, version and check; a newer run replaces the row. PYTHON may be several words. Called by
+scripts/test.sh, check_install.sh, check_with.sh and release.sh."""
 
 import argparse
 import datetime

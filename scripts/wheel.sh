@@ -1,16 +1,16 @@
 #!/bin/bash
-# wheel.sh [python...]: wheels of ferry in build/wheels, made by these Pythons (by default that of .venv), that any
-# Linux of this architecture with glibc 2.34 or later takes: they have every library inside but UCX, which is loaded
-# at run time where it is. From Python 3.12 on one wheel serves all. "aarch64" in the place of a Python is a cross build
-# for Python 3.11 there. With them the sdist. Called by `make wheel`.
+# wheel.sh [python...]: makes the sdist and wheels of ferry in build/wheels, by these Pythons (by default that of
+# .venv). A wheel can be installed on any Linux of this architecture with glibc 2.34 or later: it has every library
+# inside but UCX, which is loaded at run time where it is installed. From Python 3.12 on one wheel serves all. "aarch64"
+# in the place of a Python is a cross build for Python 3.11 there. Called by `make wheel`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CI=${CI:-true} # scikit-build-core gives cmake 5 s to say its version, and 20 s there; a busy machine needs them
 out=$PWD/build/wheels
 [ $# -gt 0 ] || set -- .venv/bin/python
 
-# make_wheel <python> <tag>: .venv's is built where `make test` has built the rest of it. pip before 23.1, which Python
-# 3.10 brings, does not know the short form of --config-settings.
+# make_wheel <python> <tag>: the wheel of .venv's Python is built in build/release, where `make test` has compiled most
+# of it. pip before 23.1, which Python 3.10 brings, does not know the short form of --config-settings.
 make_wheel() {
   local options=(--quiet --disable-pip-version-check --no-deps -w "$out/raw")
   if [ "$1" = .venv/bin/python ]; then
@@ -18,16 +18,17 @@ make_wheel() {
     options+=(--no-build-isolation --config-settings build-dir=build/release
       --config-settings cmake.define.FERRY_BUILD_TESTS=ON)
   else
-    # The options of release, so that ccache has most of it.
+    # The options of the preset release, so that ccache has most of what is compiled.
     options+=(--config-settings build-dir="build/wheel-$2" --config-settings cmake.define.FERRY_WERROR=ON)
-    # nanobind of .venv, whose licence scripts/notices.py takes; pip asks one of the two names, by its version.
+    # The nanobind of .venv is used, whose licence scripts/notices.py takes. pip reads one of the two variables below,
+    # depending on its version.
     .venv/bin/python -m pip freeze | grep -i '^nanobind==' >"$out/raw/constraints.txt"
     local -x PIP_CONSTRAINT=$out/raw/constraints.txt PIP_BUILD_CONSTRAINT=$out/raw/constraints.txt
   fi
   CXX=c++ "$1" -m pip wheel "${options[@]}" .
 }
 
-# cross_wheel: for the Python of scripts/sysroot.sh, by .venv's, which is of the same version.
+# cross_wheel: makes the wheel for the Python of scripts/sysroot.sh, by that of .venv, which has the same version.
 cross_wheel() {
   local sysroot=$PWD/build/aarch64-sysroot
   scripts/install.sh cross
@@ -69,7 +70,7 @@ for python in "$@"; do
   if [ "$python" = aarch64 ]; then
     echo "the wheel cp311 for aarch64"
     cross_wheel
-    # auditwheel takes the names of platforms from this machine, but finds out that of a wheel.
+    # auditwheel accepts only names of this machine's platforms. With `auto` it finds that of the wheel.
     repair cp311 aarch64 --plat auto \
       --ldpaths "$PWD/build/aarch64-sysroot/usr/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib"
     notices cp311 aarch64 build/wheel-aarch64 --sysroot build/aarch64-sysroot

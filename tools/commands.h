@@ -19,7 +19,7 @@ int run_command_line(int argc, char** argv);
 void add_bench(CLI::App& app, int& exit_code);
 
 // Starts ranks. `program` has the words after `--`: a program and its arguments, which are not
-// parsed. It must outlive the parsing.
+// parsed. The vector must outlive the parsing.
 void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 
 // Shows the features of this machine, and what to change for speed.
@@ -31,7 +31,8 @@ void add_topology(CLI::App& app, int& exit_code);
 // Predicts how long dispatch and combine take on a machine, and what limits them.
 void add_plan(CLI::App& app, int& exit_code);
 
-// Records the operations of a program, and compares two such runs. `program` as for add_launch.
+// Records the operations of a program, compares two such runs, and writes the router trace of a
+// run. `program` as for add_launch.
 void add_trace(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 
 // Shows the rates and waits of the ranks of running programs.

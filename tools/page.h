@@ -1,5 +1,5 @@
-// Writes a report as one HTML page that needs no network. It is page.html, which draws `data` in
-// the browser. `ferry compare` fills the same page (python/ferry/bench/page.py).
+// Writes a report as one HTML page that needs no network: page.html with `data`, which the page
+// draws in the browser. `ferry compare` fills the same page (python/ferry/bench/page.py).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,8 +13,8 @@ namespace ferry::tools {
 // written.
 void write_page(const std::string& file, const nlohmann::ordered_json& data);
 
-// Returns the time and the machine for the first lines, such as "2026-01-31 12:00, 2 cores of
-// <processor>, 1.4 of them busy".
+// Returns the time, the machine and its load average for the first lines, such as "2026-01-31
+// 12:00, 2 cores of <processor>, load 1.4".
 std::string when_and_where();
 
 }  // namespace ferry::tools

@@ -14,7 +14,7 @@
 
 namespace ferry::tools {
 
-// The current `value` is the default.
+// Adds an option whose argument is one of `names`. The current `value` is the default.
 template <typename T>
 void add_choice(CLI::App& app, const std::string& option, const std::string& text,
                 const std::map<std::string, T>& names, T& value) {

@@ -77,14 +77,15 @@ def percent(part):
 
 
 def second_of(times):
-    """How far the second fastest run is above the fastest: how well the machine repeats itself. None of one run."""
+    """How far the second fastest run is above the fastest, which shows how well the machine repeats itself. None for a
+    single run."""
     ascending = sorted(times)
     return ascending[1] / ascending[0] - 1 if len(ascending) > 1 else None
 
 
 def table_of(predictions, runs):
-    """(table, errors of pairs, the second runs). The measured times are those of the fastest pairs of all
-    rounds, as in the calibration, since a plan does not include other users of the same cache."""
+    """(table, errors of pairs, second_of() of each shape). The measured time is that of the fastest pair of all rounds,
+    as in the calibration, since a plan does not include other users of the same cache."""
     lines, errors, seconds = [["tokens per rank, H, ranks, E", "pair predicted", "measured", "error", "of dispatch",
                                "of combine", "second run", "median run"]], [], []
     measured_cases = by_case(runs, "planned")
@@ -127,7 +128,7 @@ def report(machines, predictions, runs):
 
 
 def missing(machine, cases, runs, rounds):
-    """The cases that were not run often enough where the calibration had the cores."""
+    """The cases that have fewer than `rounds` runs with the cores where the calibration of `machine` had them."""
     had = Counter(tuple(run["case"]) for run in runs if in_place(run, flag_ns_of(machine)))
     return [case for case in cases if had[case] < rounds]
 

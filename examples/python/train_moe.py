@@ -4,8 +4,9 @@
 
 Experts are spread over the ranks, the batch is split, everything else is replicated. The losses are equal bit for bit,
 not only nearly, because no sum depends on the number of ranks:
-  * The rows of an expert come in the order of source rank and token, which is their order in the whole batch: it sees
-    the same matrix wherever it lives. Combine adds the experts of a token in the order of its top-k list.
+  * The rows of an expert come in the order of source rank and token, which is their order in the whole batch: the
+    expert gets the same matrix whichever rank owns it. Combine adds the experts of a token in the order of its top-k
+    list.
   * The batch has PARTS, each with a copy of the replicated parameters. One of four ranks plays one part, a lone rank
     all of them. Gradients and losses of the parts are gathered and added in the order of the parts.
 """

@@ -1,4 +1,4 @@
-"""Trains a model with a Mixture-of-Experts layer on CPU ranks: experts over some of them, copies over the others.
+"""Trains a model with a Mixture-of-Experts layer on CPU ranks. Some ranks share the experts; others have copies.
 
     torchrun --nproc-per-node 4 train_parallel.py [ddp or fsdp] [ranks that share the experts] [folder of a checkpoint]
 
@@ -54,7 +54,7 @@ def state_of(model, optimizer):
 
 def main(way="ddp", num_sharing="2", folder=None):
     torch.set_num_threads(1)  # one of several processes on this machine
-    torch.manual_seed(dist.get_rank())  # other experts on each rank; DDP and fully_shard care for the rest
+    torch.manual_seed(dist.get_rank())  # other experts on each rank; DDP and fully_shard make the rest equal
     rank, size = dist.get_rank(), dist.get_world_size()
     model = make_model(way, int(num_sharing))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -39,8 +39,8 @@ typedef struct ferry_collectives_options {
 // Memory that ferry_collectives_allocate handed out.
 typedef struct ferry_memory ferry_memory;
 
-// The arguments of a collective. A call reads the fields that its comment below names, and only
-// during the call. Counts are in elements, and R is the number of ranks.
+// The arguments of a collective. A call reads dtype, deadline_ns and the fields that its comment
+// below names, and only during the call. Counts are in elements, and R is the number of ranks.
 typedef struct ferry_collective_args {
   uint32_t struct_size, version;
   const void* in;
@@ -69,8 +69,8 @@ typedef struct ferry_message_args {
 // Returns "sum", "avg", ..., or "unknown" for a number that is not an operation.
 FERRY_EXPORT const char* ferry_reduce_op_name(int32_t reduce_op);
 
-// Collective. `options` may be NULL. The object stays in the group if `group` is destroyed first,
-// but is closed then.
+// Collective. `options` may be NULL. If `group` is destroyed first, calls of the object return
+// FERRY_CLOSED.
 FERRY_EXPORT ferry_code ferry_collectives_create(const ferry_group* group,
                                                  const ferry_collectives_options* options,
                                                  ferry_collectives** collectives);
@@ -81,8 +81,8 @@ FERRY_EXPORT void ferry_collectives_destroy(ferry_collectives* collectives);
 // Memory of this rank that the other ranks of its node can read, aligned to 4 KiB. Local, any
 // thread. Data of ferry_all_gather_v, ferry_reduce_scatter_v and ferry_broadcast that lie there and
 // do not fit the caches are read in place: no rank of the node copies them first. FERRY_CAPACITY
-// when shared_bytes or the machine do not have this many bytes in a row. The memory may outlive
-// `collectives`; after ferry_memory_release it is handed out again.
+// when this many bytes in a row are not left of shared_bytes, or the machine has no memory for
+// them. The memory may outlive `collectives`; after ferry_memory_release it is handed out again.
 FERRY_EXPORT ferry_code ferry_collectives_allocate(const ferry_collectives* collectives,
                                                    int64_t bytes, ferry_memory** memory);
 FERRY_EXPORT void* ferry_memory_data(const ferry_memory* memory);  // NULL for NULL
@@ -122,8 +122,7 @@ FERRY_EXPORT ferry_code ferry_gather_v(ferry_collectives* collectives,
 // of the root may be its part of `in`. On other ranks `in` may be NULL.
 FERRY_EXPORT ferry_code ferry_scatter_v(ferry_collectives* collectives,
                                         const ferry_collective_args* args);
-// Waits until every rank has called it, after its earlier collectives. deadline_ns 0: that of the
-// options.
+// Waits until every rank has called it. deadline_ns 0: that of the options.
 FERRY_EXPORT ferry_code ferry_barrier(ferry_collectives* collectives, int64_t deadline_ns);
 
 // Messages of one rank to another with one tag arrive in order. ferry_send returns when the message

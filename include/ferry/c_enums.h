@@ -15,9 +15,9 @@ typedef enum ferry_code {
   FERRY_CAPACITY,          // more rows than the caller's fixed capacity, or no memory; usable
   FERRY_PEER_LOST,         // a rank died or left; the group is broken
   FERRY_TIMEOUT,           // a rank did not arrive before the deadline; the group is broken
-  FERRY_BROKEN,            // the group broke earlier
-  FERRY_CLOSED,            // the group was destroyed
-  FERRY_SYSTEM,            // the operating system or an allocator refused something
+  FERRY_BROKEN,            // the group broke earlier, or in this call, which failed inside ferry
+  FERRY_CLOSED,            // the group was destroyed, or went on without this rank
+  FERRY_SYSTEM,            // the system or allocator refused something, or a call failed in ferry
   FERRY_INTERRUPTED,       // the host program ended a wait of the culprit; the group is broken
 } ferry_code;
 
@@ -51,8 +51,8 @@ typedef enum ferry_wire {
   FERRY_WIRE_INT8,         // a float32 scale per row; smooth scales if given
   FERRY_WIRE_INT8_STATIC,  // the caller's scales; none are sent
   FERRY_WIRE_FP8,          // a float32 scale per 128 channels
-  FERRY_WIRE_FP8_POW2,     // the same, rounded up to a power of two
-  FERRY_WIRE_FP8_UE8M0,    // only its exponent, four in an int32
+  FERRY_WIRE_FP8_POW2,     // as FP8, each scale rounded up to a power of two
+  FERRY_WIRE_FP8_UE8M0,    // as FP8_POW2, of each scale only the exponent, four in an int32
 } ferry_wire;
 
 typedef enum ferry_combine_wire {

@@ -36,8 +36,9 @@ typedef struct ferry_exchange ferry_exchange;  // one dispatch/combine pair
 typedef struct ferry_plan ferry_plan;          // the time of each strategy on a machine
 typedef struct ferry_handle ferry_handle;  // the slots and counts of a dispatch, without its buffer
 
-// Allocates the objects above and the owners of received rows and of output rows. The threads that
-// call ferry call it. It must outlive every object of its group.
+// Allocates a group and the objects made from it: exchanges, collectives, handles, and the owners
+// of received rows and of output rows. The threads that call ferry call it. It must outlive every
+// object of its group.
 typedef struct ferry_allocator {
   uint32_t struct_size, version;
   void* (*allocate)(size_t bytes, void* context);  // aligned as by malloc; NULL: no memory
@@ -59,7 +60,8 @@ typedef struct ferry_group_options {
   int64_t deadline_ns;  // for each call of the group and its exchanges; 0: 100 s
   const char* name;  // distinguishes groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
-  const char* topology;              // such as "host:2,rank:4"; NULL: the hosts that are found
+  // Such as "host:2,rank:4"; NULL: FERRY_TOPOLOGY, else the hosts that are found.
+  const char* topology;
   // Called every few milliseconds of a wait, by the waiting thread. A result other than 0 ends the
   // wait as a deadline does, with FERRY_INTERRUPTED and this rank as the culprit. It can return a
   // variable that a signal handler sets. It may be called as long as the group or one of its
@@ -85,11 +87,11 @@ typedef struct ferry_config {
   int32_t dtype;                 // ferry_data_type of the tokens
   int32_t layout;                // ferry_layout of received rows
   int64_t expert_alignment;      // EXPERT_MAJOR: an expert's first row is a multiple; 0: 1
-  int64_t row_capacity;          // rows a rank can receive; 0: no limit but memory
-  int64_t expert_capacity;       // PADDED: rows per expert; 0: R * max_tokens
+  int64_t row_capacity;          // not PADDED: rows a rank can receive; 0: no limit but memory
+  int64_t expert_capacity;       // PADDED: rows per expert; 0: max_tokens for each of token_ranks
   int64_t max_output_row_bytes;  // widest row that combine takes; 0: hidden * 4
   const int32_t* expert_rank;    // [E]: owner of each expert; NULL: contiguous blocks
-  int32_t zero_gaps;             // not 0: rows between experts are set to zero
+  int32_t zero_gaps;             // not 0: gap rows and padding rows are set to zero
   int32_t depth;                 // operations in flight, 1 to 16; 0: 2
   int32_t workers;               // threads that move rows for this rank; 0: 1
   int32_t tp_size;               // tensor-parallel ranks that receive the same rows; 0: 1
@@ -99,7 +101,7 @@ typedef struct ferry_config {
   int32_t shared_rule;           // ferry_shared_rule
   int64_t scale_bytes;           // WIRE_NONE: bytes of the caller's scales of each token
   int32_t num_shared_experts;    // experts that every token goes to, at most 4
-  int32_t num_shared_ranks;      // S, the ranks [0, S) that hold them, a multiple of their number
+  int32_t num_shared_ranks;      // S, a multiple of num_shared_experts: ranks [0, S) hold them
   // Experts without a rank: their ids follow the others, in this order. Combine computes them.
   int32_t num_zero_experts;
   int32_t num_copy_experts;
@@ -136,8 +138,10 @@ typedef struct ferry_dispatch_args {
   int32_t dtype;               // ferry_data_type of the tokens
   int32_t topk_ids_type;       // ferry_index_type
   int32_t top_k;               // K
-  int32_t num_scale_rows;      // rows of `scales`: 1, or one per expert, shared experts first
-  const float* topk_weights;   // [T, K] float32, sent with the rows; may be NULL
+  int32_t num_scale_rows;      // rows of `scales`: 1, or one per expert, shared experts first (not
+                               // with RANK_MAJOR)
+  const float* topk_weights;   // [T, K] float32, sent with the rows; NULL on all ranks with tokens,
+                               // or on none
   const uint8_t* token_mask;   // [T], 0: the token is not sent; may be NULL
   const uint8_t* topk_mask;    // [T, K], 0: the entry is not sent; may be NULL
   const ferry_handle* cached;  // reuse this routing: no ids, no masks, same slots; may be NULL
@@ -147,19 +151,19 @@ typedef struct ferry_dispatch_args {
   const float* scales;
   int64_t num_scale_channels;  // 1 or H
   const void* token_scales;    // [T, scale_bytes], dense; NULL when scale_bytes is 0
-  // [num_logical_experts]: for each the instance, counted from 0, that gets this rank's tokens.
-  // NULL unless REPLICA_CHOICE_BY_TABLE.
+  // [num_logical_experts], only with REPLICA_CHOICE_BY_TABLE: for each logical expert the instance,
+  // counted from 0, that gets this rank's tokens.
   const int32_t* replica_table;
   // [num_active_ranks]: the ranks that take part, in the order that numbers them as sources; the
-  // same on each of them. NULL: all.
+  // same on each of them. NULL: all ranks of the view.
   const int32_t* active_ranks;
   int64_t num_active_ranks;
 } ferry_dispatch_args;
 
-// Rows received by a dispatch, filled by ferry_dispatch and ferry_dispatch_recv. They lie in the
-// window until ferry_received_release. The caller may modify them until it gives them to a combine
-// that reads them in place; from then on, when ferry_may_write gives 1. Must be initialised before
-// its first use.
+// Rows received by a dispatch, filled by ferry_dispatch and ferry_dispatch_recv. The rows are valid
+// until ferry_received_release. The caller may modify them until it gives them to a combine that
+// reads them in place; from then on, when ferry_may_write gives 1. The struct must be initialised
+// before its first use.
 typedef struct ferry_received {
   uint32_t struct_size, version;
   void* owner;       // set by the library: keeps the rows; NULL: no rows
@@ -288,8 +292,8 @@ typedef struct ferry_plan_args {
   const char* machine;         // a preset, levels, or lines
   const ferry_config* config;  // max_tokens: of each rank
   const double* loads;         // [E]: how often each expert is chosen; NULL: equally
-  int32_t groups;              // routing limited to experts of groups_chosen of so many; 0: 1
-  int32_t groups_chosen;       // 0: all
+  int32_t groups;              // equal groups of experts; 0: 1
+  int32_t groups_chosen;       // groups in which the experts of a token are; 0: all
 } ferry_plan_args;
 
 // One strategy on the machine. Texts are valid as long as the plan.
@@ -301,8 +305,11 @@ typedef struct ferry_prediction {
   double combine_us;
   double dispatch_bound_us;  // no order of messages over the same ways is faster
   double combine_bound_us;
-  double received_bytes;  // over links, of the rank with the most, in a dispatch: own rows
-  double staged_bytes;    // rows that it passes on; ferry_window_bytes has the memory of a rank
+  // Bytes that come over links in a dispatch: to the rank that receives the most for its own
+  // experts, and to the rank that receives the most to pass on. ferry_window_bytes has the memory
+  // of a rank.
+  double received_bytes;
+  double staged_bytes;
 } ferry_prediction;
 
 #ifdef __cplusplus

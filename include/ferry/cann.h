@@ -32,8 +32,11 @@ enum class StatusCode : std::int32_t {
   kSuccess = 0,
   kNullPointer = 161001,       // a tensor is missing
   kInvalidParameter = 161002,  // a value or type that is wrong on its own, or differs between ranks
-  kRuntimeError = 361001,      // the group broke: a rank died, departed, or missed the deadline
-  kTilingError = 561002,  // values that do not fit together, or memory, or another rank refused
+  // The group broke (a rank died, departed, or missed the deadline) or was destroyed; or the
+  // operating system refused something.
+  kRuntimeError = 361001,
+  // Values do not fit together, memory or room for rows is too small, or another rank refused.
+  kTilingError = 561002,
 };
 
 struct [[nodiscard]] Result {
@@ -70,7 +73,9 @@ class FERRY_EXPORT Communicator {
 };
 
 // Collective: every rank of the group makes the same calls in the same order. A call that is
-// refused on one rank is refused on all, and the next call works.
+// refused on one rank is refused on all, and the next call works. One error is of one rank alone:
+// kTilingError if a token names an expert twice and more rows arrive than the outputs have room
+// for.
 FERRY_EXPORT Result moe_distribute_dispatch(const Communicator& communicator,
                                             const DispatchArgs& args) noexcept;
 FERRY_EXPORT Result moe_distribute_combine(const Communicator& communicator,

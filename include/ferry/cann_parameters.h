@@ -40,7 +40,7 @@ struct Attributes {
   std::int64_t ep_rank_id = 0;
   std::int64_t moe_expert_num = 0;
   std::string_view group_tp = {};  // the communicator's; used when tp_world_size > 1
-  std::int64_t tp_world_size = 0;  // 0 and 1: none; rank = ep_rank_id * tp_world_size + tp_rank_id
+  std::int64_t tp_world_size = 0;  // 0, 1: no tp; rank = ep_rank_id * tp_world_size + tp_rank_id
   std::int64_t tp_rank_id = 0;
   std::int64_t expert_shard_type = 0;  // 0: the first ranks hold the shared experts
   std::int64_t shared_expert_num = 1;  // ignored when there are no shared-expert ranks

@@ -51,17 +51,19 @@ class FERRY_EXPORT Message {
   Status failure_;  // of a message without a state; ok: it was default-made
 };
 
-// One rank's access to the collectives of a group. All calls except those for messages, rank() and
-// size() are collective: every rank makes the same calls in the same order, one at a time on each
-// object. One thread at a time moves its messages (send, recv, progress), which may be another one
-// than that of the collective calls. Several objects of a group are independent of each other.
+// One rank's access to the collectives of a group. All calls except rank(), size(), allocate(),
+// latest_calls() and those for messages are collective: every rank makes the same calls in the same
+// order, one at a time on each object. One thread at a time moves the messages of an object (send,
+// recv, progress); it may be another thread than that of the collective calls. Several objects of a
+// group are independent of each other.
 //
-// Counts are in elements. A `deadline` of 0 is that of the options. Memory of a call that overlaps
-// another memory of it is refused, unless the call says that it may.
+// Counts are in elements. A `deadline` of 0 is that of the options. A call whose input and output
+// overlap is refused, unless its comment allows it.
 //
-// An object belongs to the view of the group in which it was made. Its ranks are those of the view,
-// with their numbers: counts have an element, and memory a place, for every rank of the group, but
-// those of a rank that the view lacks are neither read nor written. It cannot be a root or a peer.
+// An object belongs to the view of the group in which it was made; in a later view its calls return
+// kClosed. Its ranks are those of its view, with their numbers: counts have an element, and memory
+// a place, for every rank of the group, but those of a rank that the view lacks are neither read
+// nor written. Such a rank cannot be a root or a peer.
 //
 // Errors: a refused argument is kInvalidArgument on its rank and kPeerRejected on the others; ranks
 // whose calls differ all get kMismatch, which names the ranks and the values. The group is usable
@@ -76,8 +78,8 @@ class FERRY_EXPORT Collectives {
   // Collective. Throws Error on all ranks when one of them is refused memory, or the options
   // differ.
   explicit Collectives(const Group& group, const CollectivesOptions& options = {});
-  // Call in place of the constructor on a rank that cannot call it. Throws `why` on this rank, and
-  // Error(kPeerRejected) on the others.
+  // Call in place of the constructor on a rank that cannot call it. Throws `why` on this rank; the
+  // constructors of the other ranks throw Error(kPeerRejected).
   static void refuse(const Group& group, const Status& why);
 
   int rank() const;
@@ -115,14 +117,14 @@ class FERRY_EXPORT Collectives {
 
   // Memory of this rank that the other ranks of its node can read, not initialised, aligned to 4
   // KiB. Local, any thread. Data of all_gather_v, reduce_scatter_v and broadcast that lie there and
-  // do not fit the caches are read in place: no rank of the node copies them into its window.
-  // Elsewhere it is memory as any other. It outlives this object, and is handed out again when the
-  // last copy of the pointer is gone. Throws Error(kCapacity) when shared_bytes or the memory of
-  // the machine do not have this many bytes in a row.
+  // do not fit the caches are read in place: no rank of the node copies them into its window. For
+  // other calls it is memory like any other. It outlives this object, and is handed out again when
+  // the last copy of the pointer is gone. Throws Error(kCapacity) when this many bytes in a row are
+  // not left of shared_bytes, or the machine has no memory for them.
   std::shared_ptr<void> allocate(std::int64_t bytes) const;
 
-  // Call in place of a collective on a rank that cannot make it. Returns `why` on this rank, and
-  // kPeerRejected on the others.
+  // Call in place of a collective on a rank that cannot make it. Returns `why` on this rank; the
+  // calls of the other ranks return kPeerRejected.
   [[nodiscard]] Status refuse(const Status& why) noexcept;
 
   // The latest ten calls of a rank, as far as this rank knows: "4: broadcast of fp32, 3 elements,
@@ -141,16 +143,17 @@ class FERRY_EXPORT Collectives {
                             std::int64_t tag, int* source = nullptr,
                             Deadline deadline = {}) noexcept;
 
-  // Begin a send or a receive and return. It moves while this rank is in progress(), send or recv.
-  // `data` belong to it until it has ended. Sends to one rank arrive in the order in which they
-  // began; a message goes to the first receive that it fits. These two may be called while another
-  // thread is in progress(), which then also moves these messages.
+  // Begin a send or a receive and return. The message moves while this rank is in progress(), send
+  // or recv. `data` belong to the message until it has ended. Sends to one rank arrive in the order
+  // in which they began; a message goes to the first receive with its sender (or -1) and its tag.
+  // Both may be called while another thread is in progress(), which then also moves these messages.
   Message begin_send(const void* data, std::int64_t count, DataType dtype, int peer,
                      std::int64_t tag, Deadline deadline = {}) noexcept;
   Message begin_recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
                      Deadline deadline = {}) noexcept;
-  // Moves the messages that were begun, and returns when one has ended or none is on its way;
-  // without `waits` at once. An error has broken the group, and all messages have ended with it.
+  // Moves the messages that were begun. Returns when one of them has ended or none is left; without
+  // `waits` at once. After an error the group is broken or the view is over, and all messages have
+  // ended with that error.
   [[nodiscard]] Status progress(bool waits = true) noexcept;
 
  private:

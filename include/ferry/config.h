@@ -30,8 +30,8 @@ struct SharedExperts {
   SharedRule rule = SharedRule::kByRank;
 };
 
-// Experts without a rank: their ids follow the others, in this order, and are never sent. Combine
-// computes them at the source.
+// Experts without a rank. Their ids follow those of the other experts, in this order. Entries for
+// them are never sent: combine computes them at the source.
 struct SpecialExperts {
   int zero = 0;      // add nothing
   int copy = 0;      // add w * token
@@ -75,7 +75,8 @@ enum class NodeSums : std::uint8_t {
   kExact,    // every row: the result is that of one node, bit for bit
 };
 
-// Must be equal on all ranks; compared when the exchange is created.
+// All members but `workers` must be equal on all ranks; they are compared when the exchange is
+// created.
 struct ExchangeConfig {
   std::int64_t max_tokens = 0;  // most tokens that any rank gives to one dispatch
   std::int64_t hidden = 0;      // H, elements in a token
@@ -86,17 +87,19 @@ struct ExchangeConfig {
   // kExpertMajor: each expert's first row is a multiple of this; all layouts: rounds
   // Handle::aligned_tokens_per_expert.
   std::int64_t expert_alignment = 1;
-  // Zeroes the rows between an expert's last row and the next expert's first.
+  // Zeroes the gap rows of kExpertMajor, between an expert's last row and the next expert's first,
+  // and the rows of kPadded past an expert's count.
   bool zero_gaps = false;
-  // Rows that a rank can receive; 0: only memory limits them.
+  // Not with kPadded: rows that a rank can receive; 0: only memory limits them.
   std::int64_t row_capacity = 0;
-  // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens.
+  // Only with kPadded: rows per expert, C in [L, C, H]; 0: max_tokens for each rank that dispatches
+  // tokens, and at least 1.
   std::int64_t expert_capacity = 0;
   // Owner of each expert; empty: contiguous blocks whose sizes differ by at most one.
   std::vector<int> expert_rank = {};
   // The ranks that dispatch tokens; empty: all. A dispatch with tokens on another rank is refused.
-  // With tp_size > 1 this list and the next name ranks of a domain, as expert_rank does: all ranks
-  // of a group have the same roles.
+  // With tp_size > 1 token_ranks and expert_ranks name ranks of a domain, as expert_rank does: all
+  // ranks of a tensor-parallel group have the same roles.
   std::vector<int> token_ranks = {};
   // The ranks that own experts, shared ones too; empty: those of expert_rank, or all. Without
   // expert_rank they own contiguous blocks, in the order of this list.
@@ -111,7 +114,8 @@ struct ExchangeConfig {
   Wire wire = Wire::kNone;
   CombineWire combine_wire = CombineWire::kNone;
   ScaleOrder scale_order = ScaleOrder::kRowMajor;
-  // kNone: bytes of the caller's scales that are sent unchanged with each token.
+  // Only with Wire::kNone: bytes of the caller's scales that are sent unchanged with each token; a
+  // multiple of 4 with kColumnMajor.
   std::int64_t scale_bytes = 0;
   SharedExperts shared = {};
   SpecialExperts special = {};
@@ -137,7 +141,8 @@ struct WindowBytes {
   std::uint64_t worst;
 };
 // `rank` needs a receive buffer if it owns experts, and lists of the rows that it sends if it is
-// one of token_ranks. Without `rank`: the bytes of a rank that has both.
+// one of token_ranks. Without `rank`: the bytes of a rank that has both. Throws
+// Error(kInvalidArgument) for a configuration that an exchange refuses.
 FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks, int rank);
 FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks);
 

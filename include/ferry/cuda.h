@@ -10,8 +10,8 @@
 // The order of rows, the arithmetic and the results equal those of ferry::Exchange, bit for bit.
 // Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank.
 // Ranks are threads or processes of one host, on one GPU or on GPUs that can read each other's
-// memory. Every pointer of these structs is device memory. docs/cuda.md has the limits and the
-// reasons.
+// memory. Every pointer of these structs is memory that the device can use. docs/cuda.md has the
+// limits and the reasons.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ FERRY_EXPORT bool built() noexcept;
 FERRY_EXPORT int num_devices() noexcept;
 
 // The routing of a dispatch. Valid until freed, for any number of combines and cached dispatches of
-// its exchange. Free it after the work on its stream that uses it was issued.
+// its exchange. Free it once all work that uses it was issued on its stream.
 class FERRY_EXPORT Handle {
  public:
   Handle() = default;
@@ -104,7 +104,7 @@ struct CombineArgs {
   // [handle rows, H'], dense, in dispatch order. Read in place where they lie in the window (in
   // received rows, or at outputs()); other rows are copied there first.
   Rows expert_rows = {};
-  const float* topk_weights = nullptr;                   // [T, K]; null: plain sum
+  const float* topk_weights = nullptr;  // [T, K]; null: plain sum; kRankMajor: null
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out
   void* out = nullptr;                                   // [T, H'] dense, written here
   DataType out_dtype = DataType::kBf16;

@@ -59,8 +59,8 @@ class FERRY_EXPORT Handle {
   // / tp_size], and they send to the R / tp_size ranks of a domain.
   std::span<const std::int64_t> tokens_per_rank() const noexcept;
   std::span<const std::int64_t> rows_sent() const noexcept;
-  // The ranks that took part in its dispatch, if those are not all: its active_ranks, or the ranks
-  // of the view. Empty: all.
+  // The ranks that took part in the dispatch, if not all did: its active_ranks, or the ranks of the
+  // view. Empty: all.
   std::span<const int> active_ranks() const noexcept;
 
   const std::shared_ptr<const internal::Route>& route() const noexcept { return route_; }
@@ -79,8 +79,8 @@ struct TopkIds {
 };
 
 // Factors of the int8 wires, [num_rows, num_channels] float32: one row for all, or a row per expert
-// (shared experts first, then the experts that top-k ids name); one value per row, or one per
-// channel. Finite.
+// (shared experts first, then the experts that top-k ids name; not with kRankMajor); one value per
+// row, or one per channel. Finite.
 struct ScaleRows {
   const float* data = nullptr;
   int num_rows = 0;
@@ -101,13 +101,14 @@ struct Digests {
 // Pointers of the arguments of dispatch and combine: null means that an array is not given. For an
 // array without elements any address that is not null will do; if T is 0, null is allowed too.
 struct DispatchArgs {
-  Rows tokens = {};                          // [T, H]
-  TopkIds topk_ids = {};                     // [T, K]; leave empty when `cached` is given
-  const float* topk_weights = nullptr;       // [T, K]; sent with the rows; may be null
+  Rows tokens = {};       // [T, H]
+  TopkIds topk_ids = {};  // [T, K]; leave empty when `cached` is given
+  // [T, K]; sent with the rows. Given on all ranks with tokens, or on none of them.
+  const float* topk_weights = nullptr;
   const std::uint8_t* token_mask = nullptr;  // [T]; 0: the token is not sent
   const std::uint8_t* topk_mask = nullptr;   // [T, K]; 0: the entry is not sent
-  Handle cached = {};                        // reuse this routing: no ids, no counts, same slots
-  std::chrono::nanoseconds deadline{0};      // of each call of this operation; 0: the group's
+  Handle cached = {};  // reuse this routing, of as many tokens: no ids, no masks, same slots
+  std::chrono::nanoseconds deadline{0};  // of each call of this operation; 0: the group's
   // With wire kInt8 smooth scales, which may be null; with kInt8Static the scales.
   ScaleRows scales = {};
   // The caller's scales of each token: [T, ExchangeConfig::scale_bytes], dense.
@@ -115,10 +116,11 @@ struct DispatchArgs {
   // [logical experts], kByTable: the instance, an index into Replicas::instances[expert], that this
   // rank's tokens go to.
   const std::int32_t* replica_table = nullptr;
-  // The ranks that take part, in the order that numbers them as sources; empty: all. It is the same
-  // on each of them. Rows are neither sent to other ranks nor awaited from them, and entries for
-  // their experts are not sent. A rank outside may make the same call, so that its operations have
-  // the same numbers: it sends and receives nothing.
+  // The ranks that take part, in the order that numbers them as sources; the same on each of them.
+  // Rows are neither sent to other ranks nor awaited from them, and entries for their experts are
+  // not sent. A rank outside may make the same call, so that its operations have the same numbers:
+  // it sends and receives nothing. Empty: all ranks of the view; an entry for an expert of a rank
+  // that the view lacks is then refused.
   std::span<const int> active_ranks = {};
   Digests digests = {};
 
@@ -139,12 +141,12 @@ struct Scales {
   std::int64_t row_stride = 0, column_stride = 0, section_stride = 0;  // bytes
 };
 
-// Rows received by a dispatch. They lie in the window; the buffer is free for reuse when this
-// object is released or destroyed. Gap rows of kExpertMajor have source -1 and weight 0, and rows
-// of zeros with zero_gaps; rows of kPadded past an expert's count are undefined, rows and metadata,
-// unless zero_gaps is set, which gives them source -1 too. The caller may modify the rows until it
-// gives them to a combine that reads them in place; from then on, when Exchange::may_write allows
-// it.
+// Rows received by a dispatch. They lie in the window, or in memory of their own if too many views
+// of the window are alive; the buffer is free for reuse when this object is released or destroyed.
+// Gap rows of kExpertMajor have source -1 and weight 0; with zero_gaps their elements are 0. Rows
+// of kPadded past an expert's count are undefined, elements and metadata; with zero_gaps they are
+// like gap rows. The caller may modify the rows until it gives them to a combine that reads them in
+// place; from then on, when Exchange::may_write allows it.
 struct FERRY_EXPORT Received {
   void* data = nullptr;       // [num_rows, H], dense; kPadded: [L, C, H]
   std::int64_t num_rows = 0;  // gaps and padding included
@@ -172,8 +174,8 @@ struct FERRY_EXPORT Received {
 };
 
 // Rows of the window that the caller fills, so that combine need not copy them; free for reuse when
-// released. Once they were given to a combine, they may be filled again when Exchange::may_write
-// allows it; new ones may be filled at once.
+// released. The caller may fill new rows at once. Rows that were given to a combine may be filled
+// again when Exchange::may_write allows it.
 struct FERRY_EXPORT OutputRows {
   void* data = nullptr;  // [num_rows, hidden], dense
   std::int64_t num_rows = 0;
@@ -221,10 +223,12 @@ struct CombineArgs {
   // On the expert side, in the shape of Received::weights: returned to the sources in
   // out_topk_weights.
   const float* row_weights = nullptr;
-  void* out = nullptr;  // [T, H'], written here
+  // [T, H'], written here. Not in the window, and apart from expert_rows, topk_weights and norm.y.
+  // A dense `out` may be a bias, shared_output or norm.residual itself, which it then replaces.
+  void* out = nullptr;
   DataType out_dtype = DataType::kBf16;
   std::int64_t out_pitch_bytes = 0;      // 0: dense
-  float* out_topk_weights = nullptr;     // [T, K]; needs row_weights on every rank
+  float* out_topk_weights = nullptr;     // [T, K]; needs row_weights on every rank with rows
   std::chrono::nanoseconds deadline{0};  // of each call of this operation; 0: the group's
   // The arguments of the dispatch. Needed for copy and constant experts (its tokens), and instead
   // of a handle, on all ranks: the places of the rows then follow from its ids, masks, replica
@@ -252,9 +256,9 @@ struct Operation {
 // The times of the last finished operation of a kind, in nanoseconds of CLOCK_MONOTONIC.
 struct OperationTimes {
   struct Span {
-    // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs,
-    // between nodes sums, and reduce; the wait and reduce again for tokens that were reduced while
-    // outputs or sums of others were missing.
+    // Static text. Dispatch: count, counts, place, send, receive. Combine: publish, outputs, sums
+    // (between nodes), reduce. A combine may reduce tokens while outputs or sums of others are
+    // missing: then reduce and the wait follow each other several times.
     const char* phase = "";
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
@@ -285,9 +289,9 @@ struct CrossedBytes {
   std::uint64_t rows = 0, all = 0;
 };
 
-// One caller at a time per exchange; different exchanges may be used concurrently. All calls but
-// poll, allocate_outputs, may_write, stats and times are collective: the same order of operations
-// on every rank.
+// One caller at a time per exchange; different exchanges may be used concurrently. The constructor,
+// dispatches, combines, refusals and skips are collective: every rank makes them in the same order.
+// Receive halves may be called in any order. All other calls are local.
 class FERRY_EXPORT Exchange {
  public:
   Exchange() = default;
@@ -306,12 +310,13 @@ class FERRY_EXPORT Exchange {
   // the error that broke the group.
   [[noreturn]] static void refuse(const Group& group, const Status& why);
 
-  // The rows that `received` held before are released first.
+  // The rows that `received` held before are released first; after an error it is empty.
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
-  // Halves. Arguments of a combine must stay valid and unchanged until combine_recv, except for
-  // expert rows that were copied; those of a dispatch until dispatch_send returns.
+  // Halves. The arrays of a dispatch must stay valid and unchanged until dispatch_send returns,
+  // those of a combine until combine_recv returns, except for expert rows that were copied. At most
+  // `depth` operations are between their halves; one more is refused with kInvalidArgument.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status dispatch_recv(Operation operation, Received& received) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args, Operation& operation) noexcept;
@@ -340,12 +345,14 @@ class FERRY_EXPORT Exchange {
 
   // Replaces a dispatch or combine on a rank that makes this call in another exchange. ok when all
   // active ranks skip: none of them is in a call of this exchange, so all may use the other one.
-  // kMismatch when one of them makes a call here: it gets kPeerRejected with the text `why`.
+  // kMismatch when one of them makes a call here: that rank gets kPeerRejected with the text `why`.
   // kPeerRejected when one of them refuses. A rank that is not active does not wait.
   [[nodiscard]] Status skip(std::string_view why, const Digests& digests = {},
                             std::span<const int> active_ranks = {}) noexcept;
 
-  // Window memory for num_rows rows of expert outputs.
+  // Window memory for num_rows rows of expert outputs, at most as many as this rank can receive.
+  // The rows that `outputs` held before are released first. kCapacity when too many views of the
+  // window are alive or memory is refused.
   [[nodiscard]] Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                                         OutputRows& outputs) noexcept;
   // `may`: true when all ranks have read the rows of the view of the window that `rows` points

@@ -6,9 +6,9 @@
 // dispatch or combine refuses (such as a bad struct_size or a bad id) are refused on all ranks:
 // FERRY_INVALID_ARGUMENT on this rank and FERRY_PEER_REJECTED on the others, and the next call
 // works (docs/gotchas.md). Other calls with an invalid NULL or a bad struct have no effect: correct
-// them and call again. Results are written to the last argument; on failure objects are set to
-// NULL, and structs hold nothing. "The same order" means: the same collective calls in the same
-// order on every rank.
+// them and call again. Results are written to the last arguments. On failure objects are set to
+// NULL; structs with counts, sizes or times stay as they were. "The same order" means: the same
+// collective calls in the same order on every rank.
 #pragma once
 
 #include "ferry/c_structs.h"
@@ -50,18 +50,20 @@ FERRY_EXPORT int32_t ferry_code_group_usable(int32_t code);
 // Bytes of one element; 0 for a number that is not a type.
 FERRY_EXPORT size_t ferry_element_bytes(int32_t data_type);
 
-// ---- groups: the ranks that exchange tokens, as processes of one host or threads of one process
-// `options` may be NULL. Creation is collective; if a rank does not take part, it ends with
-// FERRY_TIMEOUT.
+// ---- groups: the ranks that exchange tokens, as processes of one host or of several, or as
+// threads of one process. `options` may be NULL. Creation is collective: if a rank does not take
+// part, the others get FERRY_TIMEOUT.
 
-// Reads FERRY_ADDR (with FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
+// Reads, in this order: FERRY_ADDR (with FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra
+// (MPICH), PMIx, Slurm.
 FERRY_EXPORT ferry_code ferry_group_from_environment(const ferry_group_options* options,
                                                      ferry_group** group);
-// Processes of one host that agree on `address`, any text of 1 to 64 bytes.
+// Processes that agree on `address`. tcp://host:port, where rank 0 can be reached: of any hosts
+// that have the same FERRY_SECRET (ferry/group.h). Any other text, of 1 to 64 bytes: of one host.
 FERRY_EXPORT ferry_code ferry_group_connect(const char* address, int32_t rank, int32_t size,
                                             const ferry_group_options* options,
                                             ferry_group** group);
-// Processes of one host that already have an all-gather (MPI, a store).
+// Processes, of one host or of several, that already have an all-gather (MPI, a store).
 FERRY_EXPORT ferry_code ferry_group_from_all_gather(int32_t rank, int32_t size,
                                                     const ferry_all_gather* all_gather,
                                                     const ferry_group_options* options,
@@ -88,8 +90,8 @@ FERRY_EXPORT int32_t ferry_group_size(const ferry_group* group);  // -1 for NULL
 // set". Valid as long as the group; NULL for NULL.
 FERRY_EXPORT const char* ferry_group_launcher(const ferry_group* group);
 FERRY_EXPORT const char* ferry_group_reason(const ferry_group* group);
-// 0 after a rank died, departed, or missed a deadline: ferry_group_survive() or a new group is
-// needed; and for NULL.
+// 0 for NULL, and after a rank died, departed, or missed a deadline: ferry_group_survive() or a new
+// group is then needed.
 FERRY_EXPORT int32_t ferry_group_usable(const ferry_group* group);
 // The view that the group is in: its number, from 1, and its ranks, ascending. `members` has room
 // for R; `num_members` of them are written.
@@ -122,25 +124,26 @@ FERRY_EXPORT ferry_code ferry_group_admit(ferry_group* group, const int32_t* ran
 // Collective. Waits until every rank has called it.
 FERRY_EXPORT ferry_code ferry_group_barrier(ferry_group* group);
 // Collective. Gathers `bytes` (equal on all ranks) from every rank, in rank order, into `all` of
-// R * bytes.
+// R * bytes. The bytes of a rank that the view lacks are 0.
 FERRY_EXPORT ferry_code ferry_group_all_gather(ferry_group* group, const void* mine, size_t bytes,
                                                void* all);
 
 // ---- exchanges: one dispatch/combine pair. One caller at a time per exchange.
 
 // Collective. FERRY_INVALID_ARGUMENT names a setting that is not legal, FERRY_MISMATCH the settings
-// that differ between ranks, FERRY_SYSTEM the memory that was refused. The exchange stays in the
-// group if `group` is destroyed first, but is closed then.
+// that differ between ranks, FERRY_CAPACITY or FERRY_SYSTEM the memory that was refused. The other
+// ranks get FERRY_PEER_REJECTED for what one rank was refused. If `group` is destroyed first, calls
+// of the exchange return FERRY_CLOSED.
 FERRY_EXPORT ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* config,
                                               ferry_exchange** exchange);
 // On a rank that took the place of a lost one, in the view that began with it: joins the first
-// exchange of this configuration that all members had made before and that it has not joined.
-// Local. The members go on with the exchange. FERRY_INVALID_ARGUMENT: there is none, or the members
-// have others; names the settings that differ.
+// exchange of this configuration that all members had made before and that this rank has not
+// joined. Local. The members go on with the exchange. FERRY_INVALID_ARGUMENT: the members have no
+// such exchange; names the settings in which theirs differ.
 FERRY_EXPORT ferry_code ferry_exchange_join(const ferry_group* group, const ferry_config* config,
                                             ferry_exchange** exchange);
-// Local, returns at once; NULL has no effect. Operations between their halves end without their
-// receive half. Received rows, output rows and handles stay valid.
+// Local, returns at once; NULL has no effect. Operations between their halves end without a receive
+// half. Received rows, output rows and handles stay valid.
 FERRY_EXPORT void ferry_exchange_destroy(ferry_exchange* exchange);
 
 // The bytes of an exchange of `config` on `num_ranks` ranks; no group is needed.
@@ -151,8 +154,8 @@ FERRY_EXPORT ferry_code ferry_window_bytes(const ferry_config* config, int32_t n
 FERRY_EXPORT ferry_code ferry_rank_window_bytes(const ferry_config* config, int32_t num_ranks,
                                                 int32_t rank, ferry_window* window);
 
-// The configuration that it was created with, defaults filled in; arrays are valid as long as the
-// exchange.
+// The configuration that the exchange was created with, with defaults filled in; its arrays are
+// valid as long as the exchange.
 FERRY_EXPORT ferry_code ferry_exchange_config(const ferry_exchange* exchange, ferry_config* config);
 // L, experts of this rank; -1 for NULL.
 FERRY_EXPORT int32_t ferry_exchange_num_local_experts(const ferry_exchange* exchange);
@@ -168,14 +171,16 @@ FERRY_EXPORT ferry_code ferry_exchange_span(const ferry_exchange* exchange, int3
                                             int64_t index, ferry_span* span);
 
 // ---- operations: collective, the same order on every rank. The rows that `received` held are
-// released first; it is filled on success and empty otherwise.
+// released first; `received` is filled on success and empty after a failure. Only if `args` is a
+// bad struct does `received` stay as it was.
 
 FERRY_EXPORT ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* args,
                                        ferry_received* received);
 FERRY_EXPORT ferry_code ferry_combine(ferry_exchange* exchange, const ferry_combine_args* args);
 
 // Halves; at most `depth` operations are in flight, one more is FERRY_INVALID_ARGUMENT. `operation`
-// names it, and is 0 on failure. Receives come in any order.
+// gets the number by which the receive half names the operation, or 0 on failure. Receive halves
+// may be called in any order.
 FERRY_EXPORT ferry_code ferry_dispatch_send(ferry_exchange* exchange,
                                             const ferry_dispatch_args* args, uint64_t* operation);
 FERRY_EXPORT ferry_code ferry_dispatch_recv(ferry_exchange* exchange, uint64_t operation,

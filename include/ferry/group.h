@@ -1,4 +1,5 @@
-// Group: the ranks that exchange tokens, as threads of one process or processes of one host.
+// Group: the ranks that exchange tokens, as threads of one process, or as processes of one host or
+// of several.
 #pragma once
 
 #include <chrono>
@@ -45,10 +46,10 @@ struct GroupOptions {
   std::string topology = {};
   // This process takes the place of a rank that the view of a running group lacks. The call
   // that joins waits, at the address of that group, until its members call Group::admit(). Between
-  // hosts the address is the group's port on the first host that still has ranks. It needs the
-  // same version, build, user and FERRY_SECRET as they have. Also set, for from_environment(), by
-  // FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a rank that it starts again. Such a
-  // group begins in a view whose number is above 1.
+  // hosts the address is the group's port on the first host that still has ranks. This process
+  // needs the version, build, user and FERRY_SECRET of the members. Also set, for
+  // from_environment(), by FERRY_NEWCOMER=1, which `ferry launch --restart` gives to a rank that it
+  // starts again. The first view of a newcomer has a number above 1.
   bool newcomer = false;
   // The ranks that the group begins with, ascending and equal on all of them; empty: all. Its first
   // view lacks the others, which may come later: a process whose rank is not one of `members` is a
@@ -77,23 +78,25 @@ struct View {
   std::vector<int> members = {};  // ascending
 };
 
-// One rank's membership. Copies share it. All calls except rank(), size(), origin(), topology(),
-// usable() and destroy() are collective: every rank calls them in the same order.
+// One rank's membership. Copies share it. barrier(), all_gather(), survive(), admit() and the
+// functions that make a Group, except threads(), are collective: every rank calls them in the same
+// order. All other calls are local.
 class FERRY_EXPORT Group {
  public:
   Group() = default;  // not a member of a group; every call except destroy() throws or fails
 
   // Ranks as processes, of one host or of several. Reads, in this order: FERRY_ADDR (with
   // FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm. Throws Error when none
-  // is found, naming the variables of all of them. A job that spans hosts meets at rank 0's host,
-  // at FERRY_ADDR=tcp://host:port, which goes with any launcher, else at MASTER_ADDR, or Slurm's
-  // first host, and FERRY_PORT or MASTER_PORT + 1; it needs FERRY_SECRET as connect() does.
+  // is found, naming the variables of all of them. The ranks of a job that spans hosts meet at
+  // FERRY_ADDR=tcp://host:port, with any launcher. Without it the host is MASTER_ADDR or Slurm's
+  // first host, and the port FERRY_PORT, MASTER_PORT + 1, or with Slurm one that follows from the
+  // numbers of job and step. Such a job needs FERRY_SECRET as connect() does.
   static Group from_environment(const GroupOptions& options = {});
 
   // Ranks as processes that agree on `address`. tcp://host:port, where rank 0 can be reached: ranks
-  // of any hosts that have the same FERRY_SECRET, 16 or more characters, whose knowledge is proven
-  // and which is never sent; rank 0 listens on all interfaces, or on those that FERRY_SOCKET_IFNAME
-  // names. Any other text, of at most 64 bytes: ranks of one host and user.
+  // of any hosts. They prove to each other that they know the same FERRY_SECRET, 16 or more
+  // characters, without sending it. Rank 0 listens on all interfaces, or on those that
+  // FERRY_SOCKET_IFNAME names. Any other text, of 1 to 64 bytes: ranks of one host and user.
   static Group connect(const std::string& address, int rank, int size,
                        const GroupOptions& options = {});
 

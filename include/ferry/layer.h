@@ -34,15 +34,15 @@ struct LayerArgs {
   void* out = nullptr;                   // [T, H], dense, of out_type
   DataType out_type = DataType::kBf16;   // type of the experts' results and of `out`
   std::chrono::nanoseconds deadline{0};  // for each call of the exchange; 0: that of the group
-  // As DispatchArgs::active_ranks, for each batch. A rank that is not active makes the same call:
-  // no expert is called, and `out` is unchanged.
+  // Both as in DispatchArgs, for each batch. A rank that is not active makes the same call: no
+  // expert is called, and `out` is unchanged.
   const std::int32_t* replica_table = nullptr;
   std::span<const int> active_ranks = {};
   // The second half of the tokens is dispatched while the experts compute the first, and the
   // results of the first half are combined while they compute the second. Between hosts this needs
   // FERRY_PROGRESS=thread. The same on all ranks; needs depth 2.
   bool two_batches = false;
-  std::vector<Handle>* handles = nullptr;  // receives the handle of each batch
+  std::vector<Handle>* handles = nullptr;  // cleared, then gets the handle of each batch
 };
 
 class FERRY_EXPORT Layer {
@@ -51,16 +51,16 @@ class FERRY_EXPORT Layer {
   // Collective. Throws as Exchange does, and Error(kInvalidArgument) for a layout other than
   // kExpertMajor.
   Layer(const Group& group, const ExchangeConfig& config);
-  // Makes a layer on an existing exchange, which may have other users. Throws for the same reasons.
-  // Local.
+  // Makes a layer on an existing exchange, which may have other users. Throws
+  // Error(kInvalidArgument) for a layout other than kExpertMajor. Local.
   explicit Layer(Exchange exchange);
 
-  // Collective. Each expert with rows is computed in one call. Each call of `compute` gets all
-  // experts whose rows have arrived since the previous call, while rows of others may still be
-  // missing. Results equal those of dispatch, all experts and combine one after the other, bit for
-  // bit. If `compute` throws, run() ends on all ranks within the group's deadline, on this rank
-  // with kInvalidArgument and the exception's text. The layer stays usable. So it does where the
-  // layer is refused memory (kCapacity).
+  // Collective. An expert that has rows of a batch is in one call of `experts` for that batch. Each
+  // call gets all experts whose rows have arrived since the previous call, while rows of others may
+  // still be missing. Results equal those of dispatch, all experts and combine one after the other,
+  // bit for bit. If `experts` throws, run() ends on all ranks within the group's deadline, on this
+  // rank with kInvalidArgument and the exception's text. The layer stays usable, as it does when
+  // it is refused memory (kCapacity).
   [[nodiscard]] Status run(const LayerArgs& args, const Experts& experts) noexcept;
 
   Exchange& exchange() noexcept { return exchange_; }

@@ -62,14 +62,14 @@ struct FERRY_EXPORT Machine {
     std::string name;
     double gb_s = 0;
     bool sends = false;     // used for the tokens that a rank sends as a source
-    bool relays = false;    // used for the tokens that it passes on
+    bool relays = false;    // used for the tokens that a rank passes on
     bool reorders = false;  // reorders rows before they are sent and after they arrive
     std::string source = {};
     int line = 0;  // as in Link
   };
 
-  // The caches of a node. The rows and rank_mb for each rank are added, in MB: up to mb[0] all rows
-  // are in a cache, from mb[1] on none are, and in between the cached part falls linearly.
+  // The caches of a node. They hold the rows and rank_mb for each rank. Up to a sum of mb[0] MB all
+  // rows are in a cache, from mb[1] MB on none are, and in between the cached part falls linearly.
   struct Caches {
     std::array<double, 2> mb = {};
     double rank_mb = 0;  // other memory that a rank uses
@@ -98,7 +98,7 @@ struct FERRY_EXPORT Machine {
     Caches caches = {};
     double network_gb_s = 0;  // rate of the processors for bytes between nodes; 0: unlimited
     bool together = false;    // all nodes are simulated on one host and share its processors
-    double flag_ns = 0;       // from one core to another at the calibration; 0: unknown
+    double flag_ns = 0;       // time of a flag between two cores at the calibration; 0: unknown
     std::string source = {};
   };
 
@@ -134,11 +134,12 @@ FERRY_EXPORT const std::vector<Model>& models();
 // Throws for an unknown name, with the nearest name.
 FERRY_EXPORT const Model& find_model(std::string_view name);
 
-// The exchange of each rank. Each rank has a contiguous block of experts, or each of
-// exchange.expert_ranks, which ascend.
+// The exchange of each rank. Each rank has a contiguous block of experts; with
+// exchange.expert_ranks, which must ascend, each of these ranks has one.
 struct Workload {
   ExchangeConfig exchange = {};  // max_tokens: of each rank
-  // Routing is uniform, so that all choices of K experts are equally likely, unless one is set:
+  // Routing is uniform, so that all choices of K experts are equally likely, unless one of these is
+  // set:
   int groups = 1, groups_chosen = 1;  // experts of M of G equal groups, chosen uniformly
   std::vector<double> loads = {};     // [experts]: relative number of tokens
   std::vector<int> ids = {};          // [tokens, K], a trace; -1: not sent
@@ -165,7 +166,7 @@ struct Step {
   double gather_us = 0;
   double layer_us = 0;   // compute, exchange and gather of a micro-batch, one after the other
   double paired_us = 0;  // the same if one of two micro-batches computes while the other
-                         // exchanges, which takes Machine::contention times as long
+                         // exchanges and gathers, Machine::contention times as slowly
   double step_us = 0, paired_step_us = 0;  // all layers of a stage, micro-batches and stages
 };
 
@@ -201,8 +202,8 @@ struct Prediction {
   // Upper bound of a dispatch and its combine; pair_us() where they were simulated.
   double at_most_us = 0;
   int chunks = 0;  // pieces of a message in the simulation; 0: times are the bounds
-  // Bytes that come to the rank with the most over links, in a dispatch: for its own experts;
-  // passed on.
+  // Bytes that come over links in a dispatch: to the rank that receives the most for its own
+  // experts, and to the rank that receives the most to pass on.
   double received_bytes = 0, staged_bytes = 0;
   std::string limited_by;  // the load with the most work
   std::vector<Load> loads;
@@ -216,8 +217,9 @@ struct Prediction {
 
 struct Plan {
   std::vector<Prediction> predictions;  // the best first
-  // Memory of a rank for the exchange, with any strategy: window_bytes() of its configuration, with
-  // expert_ranks that of the first of them. 0: the exchange is refused, for the reason in a note.
+  // Memory of a rank for the exchange, with any strategy: window_bytes() of the configuration; with
+  // expert_ranks, that of the first of these ranks. 0: the exchange is refused, for the reason in a
+  // note.
   WindowBytes window = {};
   std::string sentence;            // the reason why the first is the best
   std::vector<std::string> notes;  // assumptions behind the figures

@@ -26,7 +26,7 @@ class FERRY_EXPORT Topology {
   static constexpr std::string_view kRank = "rank";
 
   // Other links between the same groups, at the outermost level. They join each rank with the rank
-  // whose position in its group differs in these bits.
+  // whose position in its group differs in the bits of mates_xor.
   struct SecondWay {
     int mates_xor = 0;
     double bandwidth_gb_s = 0;  // rate of one link; 0: that of the first way
@@ -98,13 +98,15 @@ class FERRY_EXPORT Topology {
   // i * c / n.
   int link_of(int rank, int level) const;
 
-  // Nodes are the groups of level "host"; without one all ranks are node 0.
+  // Nodes are the groups of level "host"; without that level all ranks are node 0.
   int num_nodes() const noexcept;
   int node_of(int rank) const;
   std::span<const int> node_ranks(int node) const;  // ascending
   std::vector<int> nodes() const;                   // [num_ranks]
-  // The rank that serves `rank` in `node` when it sends there directly: its mate of Link::mates, or
-  // at its position in its own node, modulo that node's size.
+  // The rank that serves `rank` in `node` when `rank` sends there directly: its mate of
+  // Link::mates. Without such pairs, the rank whose position in `node` is that of `rank` in its own
+  // node, with the bits of Link::mates_xor inverted, modulo the size of `node`. In its own node:
+  // `rank`.
   int mate(int rank, int node) const;
 
   bool operator==(const Topology&) const = default;

@@ -49,18 +49,19 @@ enum class Layout : std::uint8_t {
   kPadded,       // [L, capacity, H], inside each expert ordered as in kExpertMajor
 };
 
-// The encoding of rows in dispatch, in which they arrive (docs/numerics.md). All except kNone take
+// How dispatch encodes rows; they arrive encoded (docs/numerics.md). All wires except kNone take
 // tokens of kBf16, kFp16 or kFp32 and give one byte per element.
 enum class Wire : std::uint8_t {
   kNone,
   kInt8,        // a float32 scale per row; smooth scales if given
   kInt8Static,  // the caller's scales; none are sent
   kFp8,         // a float32 scale per 128 channels
-  kFp8Pow2,     // the same, rounded up to a power of two
-  kFp8Ue8m0,    // only its exponent, four in an int32
+  kFp8Pow2,     // as kFp8, each scale rounded up to a power of two
+  kFp8Ue8m0,    // as kFp8Pow2, of each scale only the exponent, four in an int32
 };
 
-// The encoding of rows in combine. Lossy, for each row by itself; the sum is in float32.
+// How combine encodes rows while they travel. Except for kNone, each row loses precision; the rows
+// are summed in float32.
 enum class CombineWire : std::uint8_t {
   kNone,
   kInt8Block8,    // int8 with a scale per 8 elements, CANN's combine mode 2

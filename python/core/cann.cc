@@ -133,7 +133,8 @@ Shape scales_shape(const Given& given, const cann::DispatchArgs& args, std::int6
   return travel ? Shape{rows, args.scales.columns} : Shape{rows};
 }
 
-// Comes first: where other arguments cannot be read, the refusal goes to these ranks.
+// Must be read first: if another argument cannot be read, the refusal goes to the ranks that
+// elastic_info names.
 template <typename Args>
 void read_elastic_info(const Given& given, Args& args) {
   static constexpr std::int32_t kUnread[] = {-1};

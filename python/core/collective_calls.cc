@@ -301,7 +301,8 @@ int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
 
 namespace {
 
-// begin(collectives): begins a message to or from `data`. It is kept until it has ended.
+// begin(collectives): begins a message to or from `data`. The message and its tensor are kept until
+// it has ended.
 template <typename Begin>
 PyMessage keep_in_flight(const PyCollectives& self, const Buffer& data, const Begin& begin) {
   const std::shared_ptr<HeldCollectives> held = self.get();

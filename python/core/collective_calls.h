@@ -31,8 +31,8 @@ struct HeldCollectives {
   // keeps a PyMessage or not. Used with the GIL only.
   std::vector<PyMessage> in_flight;
 
-  // Forgets those that have ended. The end of a tensor may run any code of Python, so it comes
-  // last.
+  // Drops the messages that have ended. The release of a tensor may run any code of Python, so it
+  // comes last.
   void look() {
     const auto ended = std::ranges::partition(
         in_flight, [](const PyMessage& each) { return !each.message.ended(); });

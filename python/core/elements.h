@@ -37,7 +37,8 @@ nb::dlpack::dtype dlpack_type(Element element) noexcept;
 Element element_of(nb::dlpack::dtype dtype) noexcept;
 Element element_of(DataType type) noexcept;
 
-// The name of a dtype: "bfloat16", torch.bfloat16, numpy.float32, numpy.dtype("float32"), ...
+// The element type of a dtype: "bfloat16", torch.bfloat16, numpy.float32, numpy.dtype("float32"),
+// ... kOther if ferry does not know it.
 Element element_named(nb::handle dtype);
 // As above, but throws Error(kInvalidArgument) for a type that ferry does not know.
 Element element_from_object(nb::handle dtype);

@@ -53,9 +53,9 @@ std::chrono::nanoseconds to_deadline(double seconds) {
 
 namespace {
 
-// Takes the GIL by `take`. Before 3.14, Python ends a thread that does so while the interpreter
-// ends by pthread_exit(), whose unwinding would end the process at the first noexcept frame of C++.
-// So the thread sleeps until the process has ended, as it does from 3.14 on.
+// Takes the GIL by `take`. In a thread that takes the GIL while the interpreter ends, Python before
+// 3.14 calls pthread_exit(), whose unwinding would end the process at the first noexcept frame of
+// C++. So the thread sleeps until the process has ended, as it does from 3.14 on.
 template <typename Take>
 auto take_or_sleep(const Take& take) noexcept {
   try {

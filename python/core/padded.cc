@@ -1,6 +1,6 @@
 // The results of DeepEP's low-latency dispatch, from a padded dispatch: counts, layout and source
-// tokens of the rows of each expert, and the rows where the caller has memory for them. They are
-// one call from Python, because decoding waits for it.
+// tokens of the rows of each expert, and the rows where the caller has memory for them. One call
+// from Python writes them all, because decoding waits for it.
 #include "core/bindings.h"
 
 #include <algorithm>

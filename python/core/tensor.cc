@@ -93,7 +93,8 @@ void refuse_without_memory(nb::handle object, const Tensor& tensor, const char* 
                : "the tensor that has its elements");
 }
 
-// An empty tensor of torch is at a null address, which would say that it is not given.
+// An empty tensor of torch is at a null address, which elsewhere means that an argument is not
+// given.
 void take_place(const nb::dlpack::dltensor& from, Tensor& tensor) {
   static std::byte no_elements;
   tensor.data = static_cast<std::byte*>(from.data) + from.byte_offset;

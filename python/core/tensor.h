@@ -17,8 +17,8 @@ namespace ferry::python {
 
 namespace nb = nanobind;
 
-// A tensor of the caller in this address space, which it keeps alive. Strides are in elements.
-// Shape and strides lie in the tensor, and are read with the GIL.
+// A tensor of the caller. `owner` keeps its memory alive. Strides are in elements. Shape and
+// strides lie in the caller's object, and are read with the GIL.
 struct Tensor {
   nb::object owner;  // has the memory of `data`, `shape` and `strides`
   void* data = nullptr;

@@ -7,9 +7,9 @@
     result = exchange.combine(outputs, received.handle, topk_weights)
 
 Rows, their order and results are equal to those of ferry.Exchange, bit for bit, and ferry.torch accepts this exchange
-too. Two things differ. Work is issued on torch's current stream, and calls return before the work is done. So an error
-that a kernel finds is raised by a dispatch that waits for counts, or else by check() or finish(). And received rows are
-valid only until the `depth`-th dispatch after theirs. docs/cuda.md has the limits.
+too. Two things differ. First, work is issued on torch's current stream, and calls return before the work is done: an
+error that a kernel finds is raised by a dispatch that waits for counts, or else by check() or finish(). Second,
+received rows are valid only until the `depth`-th dispatch after theirs. docs/cuda.md has the limits.
 
 T tokens of this rank, H hidden, K top-k, R ranks, L experts of this rank, N rows received, C rows per expert of a
 padded layout. Calls ferry._core.CudaExchange; cuda_results.py has the results of a dispatch.
@@ -63,8 +63,8 @@ class Exchange:
     """Makes dispatches and combines of CUDA ranks, in a window of device memory.
 
     device is the device of this rank; None means torch's current one. settings are those of group.exchange
-    (docs/python_reference.md). max_output_row_bytes is by default the bytes of a row of dtype, and at least K float32,
-    which row_weights need. If experts give float32 rows and dtype is another type, it must be 4 * hidden.
+    (docs/python_reference.md). max_output_row_bytes is by default the bytes of a row of dtype, and at least those of K
+    float32, which row_weights need. It must be at least 4 * hidden if experts give float32 rows.
 
     Every dispatch and combine is collective: all ranks make the same calls in the same order. The calls of one exchange
     are made on one stream, or on streams that wait for each other. A call with a cached handle or with
@@ -124,8 +124,9 @@ class Exchange:
         bias: one or two [T, H'] of out's dtype.
         out: [T, H'], written and returned; None: a new tensor of out_dtype, by default the type of the rows.
         row_weights: float32 [N] (rank_major [N, K]), sent back to out_topk_weights [T, K] by a second combine. So all
-            ranks give them or none, and max_output_row_bytes must be at least 4 * K. The `depth`-th dispatch after the
-            last one of the handle must not have been made, unless Received.keep_sources was called.
+            ranks give them or none, and max_output_row_bytes must be at least 4 * K. With other layouts than rank_major
+            the combine comes before the `depth`-th dispatch after the last dispatch with the handle, or after
+            Received.keep_sources.
         """
         given = expert_rows, handle, topk_weights, bias, out, out_dtype
         return self._combine("combine", given, row_weights, out_topk_weights, unknown).recv()
@@ -161,13 +162,15 @@ class Exchange:
         self.native.finish()
 
     def refuse_dispatch(self, why: str = "") -> None:
-        """Refuses the next dispatch on all ranks. A rank that will not make the dispatch calls it instead."""
+        """Refuses the next dispatch on all ranks. A rank that will not make the dispatch calls it instead. `why` is not
+        sent."""
         self._receive("dispatch")
         self._num_dispatches += 1
         self.native.refuse_dispatch(self._stream())
 
     def refuse_combine(self, why: str = "") -> None:
-        """Refuses the next combine on all ranks. A rank that will not make the combine calls it instead."""
+        """Refuses the next combine on all ranks. A rank that will not make the combine calls it instead. `why` is not
+        sent."""
         self._receive("combine")
         self.native.refuse_combine(self._stream())
 
@@ -205,7 +208,9 @@ class Exchange:
         return self._address(tensor), num_rows, hidden, tensor.dtype, pitch
 
     def _check(self, tensor: Any, name: str, dtypes: Sequence[torch.dtype], *shape: int, pitched: bool = False) -> None:
-        """Raises unless `tensor` has one of the dtypes and the shape (-1: any extent), is dense and on the device."""
+        """Raises InvalidArgument unless `tensor` has one of the dtypes and the shape (-1: any extent), is on the
+        device, is contiguous (if `pitched`, only within a row), and is not a negated view. Raises it too for a tensor
+        that requires a gradient while gradients are recorded."""
         if not torch.is_tensor(tensor):
             raise InvalidArgument(f"{name} is a {type(tensor).__name__}, need a torch.Tensor on {self.device}")
         if tensor.device != self.device:

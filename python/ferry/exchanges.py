@@ -6,8 +6,8 @@ if it needs another exchange, if its call has other terms than the one before, o
 refusal all ranks send each other their numbers of tokens and their calls (`agree`), and make a larger exchange together
 when a rank has more tokens than fit. `dispatch` does all of this.
 
-In DeepEP's low-latency calls and in ElasticBuffer the caller gives the largest number of tokens of a rank. Their ranks
-meet only when a shape changes (`change`).
+In DeepEP's low-latency calls and in ElasticBuffer the caller gives the largest number of tokens of a rank. So in these
+calls the ranks agree only when a shape changes (`change`).
 
 So no rank uses another exchange, or makes a new one, while other ranks wait in the one before. In a new view of the
 group, whose ranks may have stopped in different calls, all ranks of the view agree on the first dispatch, unless it
@@ -27,7 +27,7 @@ _REFUSED = -1
 
 
 def _of_view(name, doc):
-    """An attribute that is an exchange, and None in a new view of the group, until it is set there."""
+    """Makes a property whose value is an exchange. In a new view of the group it is None until it is set again."""
 
     def read(self):
         view, exchange = self._of_view.get(name, (0, None))
@@ -52,7 +52,7 @@ class Exchanges:
         self.last = None  # the exchange of the last dispatch that returned a new handle; its caller sets it
         self._of_view = {}  # by the name of an attribute: its view and its exchange
         self._terms = ()  # the terms of the last dispatch_again() that had any
-        self.by_call = {}  # exchanges of hold() that cannot be outgrown, by the key that finds them without a meeting
+        self.by_call = {}  # exchanges of hold() that no larger one replaces, by arguments of a call (low_latency.py)
         self._by_config = {}
         self._made = bytes(8)  # a digest of what hold() has made, in this order
         self._described = {}
@@ -118,7 +118,7 @@ class Exchanges:
             raise
 
     def leave(self, exchange, shape, active_ranks=None):
-        """Must be called before this rank uses another exchange than for the call before. If another rank makes a call
+        """A rank whose call needs another exchange than the call before calls this first. If another rank makes a call
         in the old exchange, that rank raises PeerRejected and this rank raises ferry.Mismatch. Collective.
 
         `exchange` is the old exchange; without one (None) nothing is done. `shape` has the (name, value) pairs of this
@@ -202,7 +202,7 @@ class Exchanges:
     def _gather(self, num_tokens, digest, text, counts=b""):
         record = _HEAD.pack(num_tokens, digest, self._made, text) + counts.ljust(4 * (self.group.size + 1), b"\0")
         said = self.group.all_gather(record)  # empty for a rank that the view lacks
-        if len({each[24:32] for each in said if each}) > 1:  # a view ended when some ranks had made one more
+        if len({each[24:32] for each in said if each}) > 1:  # a view ended after only some ranks made an exchange
             self._by_config, self.by_call, self._made = {}, {}, bytes(8)
         digests = {each[8:24] for each in said if each}
         if num_tokens != _REFUSED and len(digests) > 1:

@@ -31,8 +31,9 @@ def await_place() -> None:
     A spare is a process that `ferry launch --spares` starts before a rank is lost. It waits here until it gets the
     place of a lost rank. os.environ then has the variables of that rank, such as RANK, and FERRY_NEWCOMER=1.
     ferry.init() without an argument calls this function. A program that reads RANK itself, or calls
-    torch.distributed.init_process_group, calls it before, and after its imports. The wait has no deadline: the launcher
-    kills a spare that no rank needs. Raises ferry.Interrupted, and ferry.Closed if the launcher gives no place.
+    torch.distributed.init_process_group, must call await_place() before that and after its imports. The wait has no
+    deadline: the launcher kills a spare that no rank needs. Raises ferry.Interrupted, and ferry.Closed if the launcher
+    gives no place.
     """
     place = _core.await_place()
     if place:
@@ -57,20 +58,21 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
         (docs/hosts.md).
 
     slot, with address and size and in place of rank: this process takes the place of rank `slot`, which a running
-        group of processes has lost. The address is group.address of that group; where rank 0's host has no rank left,
-        its port on the first host that has ranks (docs/placement.md). The call waits until the members of that group
-        call admit(), and returns the Group in the view that begins. Without an argument FERRY_NEWCOMER=1 has the same
-        meaning, which `ferry launch --restart` sets.
+        group of processes has lost. The address is group.address of that group. If no rank is left on the host of rank
+        0, it is the same port on the first host that has ranks (docs/placement.md). The call waits until the members of
+        that group call admit(), and returns the Group in the view that begins. Without an argument FERRY_NEWCOMER=1,
+        which `ferry launch --restart` sets, has the same meaning.
 
     members, with an address: the ranks that the group begins with, ascending and equal on all of them. Its first view
-        lacks the others, and the group grows when they come: a process of another rank waits for admit() as with slot.
-        Between hosts their topology says on which host they will be. Without an argument FERRY_GROUP_SIZE is the size
-        of a group that begins with the ranks of the job.
+        lacks the other ranks; a process of one of them waits for admit(), as with slot. Between hosts the topology must
+        say on which hosts the other ranks will be. Without an argument FERRY_GROUP_SIZE is the size of a group that
+        begins with the ranks of the job.
 
     process_group, comm and all_gather are used in this call only, for bytes of fixed lengths. FERRY_SECRET protects the
     group from a process that can read or change these bytes (docs/hosts.md, Security). name distinguishes groups that
-    the same ranks make at the same time. deadline is the number of seconds that a call may wait in all. topology has
-    levels such as "host:2,rank:4" (docs/topology.md); with "" the topology is found. Collective. Raises ferry.Error.
+    the same ranks make at the same time. deadline is the number of seconds after which all waits of one call of the
+    group have ended. topology has levels such as "host:2,rank:4" (docs/topology.md); with "" the topology is found.
+    Collective. Raises ferry.Error.
     """
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
     if len(ways) > 1:
@@ -206,7 +208,7 @@ def _play(connection, address, rank, size, deadline, fn, args):
     try:
         with _core.connect(address, rank, size, "", deadline, "") as group:
             try:
-                # Plain pickles hold tensors by value; those of torch refer to memory that ends with this process.
+                # pickle copies tensors; pickles of torch.multiprocessing would refer to memory of this process.
                 reply = pickle.dumps(fn(group, *args))
             except BaseException as error:  # sent before the other ranks notice the end of this rank
                 reply = pickle.dumps(_Failure(rank, error))
@@ -268,8 +270,8 @@ def _end(processes):
 
 def _collect(pipes, processes):
     """Waits for the processes and returns the list of results by rank. Raises the error of the first failure. If that
-    follows from the failure of another rank, it waits up to a second for the cause and raises the error of the cause.
-    """
+    follows from the failure of another rank, waits up to a second for the cause, and raises the error of the cause, or
+    else of the last failure that came."""
     results, waiting, failure, until = [None] * len(pipes), dict(enumerate(pipes)), None, None
     while waiting:
         timeout = None if until is None else max(until - time.monotonic(), 0)

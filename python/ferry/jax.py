@@ -84,8 +84,8 @@ def _read(rank: np.ndarray, tickets: np.ndarray, output: np.ndarray, recv_sizes:
 def _callback(name: str, function: Any, shape_of: Any) -> Primitive:
     """Makes a primitive whose lowering on the CPU calls `function` with numpy arrays.
 
-    jax.pure_callback would convert them to arrays of JAX first, in a thread of the pool in which other devices may be
-    waiting.
+    jax.pure_callback would first convert the operands to arrays of JAX, in a thread of the pool in which other devices
+    may be waiting.
     """
 
     def lower(ctx, *operands):

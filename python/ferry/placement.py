@@ -26,7 +26,7 @@ from ferry.views import keeping_owners
 __all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "in_view", "move",
            "rebalance_experts", "replicate_experts", "sum_copies", "table_of"]
 
-MOST_COPIES = 32  # copies of one expert in one exchange: the limit of top_k
+MOST_COPIES = 32  # the most copies of an expert that one dispatch makes: the limit of top_k
 ROW_BYTES = 1 << 14  # bytes of the rows that weights are sent in; the last row is padded
 
 
@@ -44,8 +44,9 @@ def balanced_packing(weight, num_packs):
 
 def replicate_experts(weight, num_phy):
     """Gives each of num_phy - N copies to the expert of `weight` [layers, N] that then has the largest load per copy.
-    Returns int64 (phy2log [layers, num_phy], rank [layers, num_phy], which copy it is, logcnt [layers, N]). Raises
-    InvalidArgument when num_phy is less than N."""
+    Returns int64 tensors: phy2log [layers, num_phy], the expert of each copy; rank [layers, num_phy], its number among
+    the copies of the expert; logcnt [layers, N], the number of copies. Raises InvalidArgument when num_phy is less than
+    N."""
     phy2log, rank = _layers(_core.replicate(row, num_phy) for row in weight.float().tolist())
     return phy2log, rank, _counts(phy2log, weight.shape[1])
 
@@ -129,8 +130,8 @@ class Placement(NamedTuple):
 
 
 def _copies_on(active_ranks, rank, slots, per_rank):
-    """Returns for each expert the index in slots[expert], the slots of its copies, of the copy that gets the tokens of
-    `rank`."""
+    """Returns for each expert which of its copies gets the tokens of `rank`, as an index into slots[expert]. Raises
+    InvalidArgument when no active rank has a copy of an expert."""
     chosen = []
     for expert, copies in enumerate(slots):
         here = [copy for copy, slot in enumerate(copies) if slot // per_rank in active_ranks]
@@ -175,7 +176,7 @@ def balance(loads, num_replicas, num_ranks, *, num_groups=1, num_nodes=1):
 
 
 def _balance_on(ranks, num_ranks, loads, num_replicas, options):
-    """Returns the result of balance() for these of num_ranks ranks. The slots of the others are empty."""
+    """Returns the result of balance() for `ranks`, some of num_ranks ranks. The slots of the other ranks are empty."""
     found = balance(loads, num_replicas, len(ranks), **options)
     empty = (-1,) * found.per_rank
     held = [found.of_rank(ranks.index(rank)) if rank in ranks else empty for rank in range(num_ranks)]
@@ -213,8 +214,8 @@ def _brief(text):
 
 def agree(group, check, said):
     """Calls check() on all ranks, and compares `said`, a dict of values by their names, between the ranks. Returns the
-    result of check() if it raised on no rank and `said` is equal on all. Collective. Raises what check() raised,
-    PeerRejected where it raised on another rank only, and Mismatch."""
+    result of check() if no check() raised and `said` is equal on all ranks. Collective. Raises what check() raised on
+    this rank, PeerRejected if check() raised on other ranks only, and Mismatch if `said` differs."""
     refusal = found = None
     try:
         found = check()
@@ -268,11 +269,11 @@ def move(group, weights, old, new):
     `old`. Returns the weights of its slots in `new`, bit for bit. Collective.
 
     Between nodes each row is sent once to each node. In a view that lacks ranks their slots count as empty: the ranks
-    that remain send and receive. The call needs memory for the result and for one expert at a time.
+    that remain send and receive. The call needs memory for the result, and for the experts of one dispatch: the one
+    that this rank sends, and those that the other ranks send to this rank.
     Raises InvalidArgument for placements that do not fit the group, the weights or each other, or that have experts on
-    lost ranks only; PeerRejected where
-    another rank raises InvalidArgument, Mismatch for placements or weights that differ between ranks, and the errors of
-    Exchange.dispatch."""
+    lost ranks only; PeerRejected where another rank raises InvalidArgument; Mismatch for placements or weights that
+    differ between ranks; and the errors of Exchange.dispatch."""
     old, new, moves = _agreed_moves(group, weights, old, new)
     moved = weights.new_empty(new.per_rank, *weights.shape[1:])
     held = old.of_rank(group.rank)
@@ -316,7 +317,8 @@ def sum_copies(group, gradients, placement):
     [L, ...] of the same dtype, in which each slot has the sum over all copies of its expert. Collective.
 
     Sums are in float32 (of float64 in float64), in the same order on all ranks, so the copies stay equal bit for bit.
-    Each copy is sent to each other copy, one expert at a time. Raises the errors of move()."""
+    Each copy is sent to all copies of its expert, in each dispatch one copy of each rank. Raises the errors of move().
+    """
     _, placement, _ = _agreed_moves(group, gradients, placement, placement)
     slots, summed = placement.slots(), gradients.clone()
     copied = [[slot for slot, expert in enumerate(placement.of_rank(rank)) if expert >= 0 and len(slots[expert]) > 1]
@@ -365,9 +367,10 @@ class Balancer:
             self._counts += counts
 
     def begin(self, num_replicas=None, **options):
-        """Adds the counts of all ranks since the last begin(), and starts to compute a placement of num_replicas copies
-        on the ranks of the view, in a thread; None: as many for each rank as before. `options` are num_groups and
-        num_nodes of balance(). Collective. Raises InvalidArgument when an expert has copies on lost ranks only."""
+        """Adds the counts of all ranks since the last begin() or end(), and starts to compute a placement of
+        num_replicas copies on the ranks of the view, in a thread; None: as many for each rank as before. `options` are
+        num_groups and num_nodes of balance(). Collective. Raises InvalidArgument when an expert has copies on lost
+        ranks only."""
         group, ranks = self.group, self.group.view[1]
         placement, own = self.placement.on(ranks), self._counts.numpy().tobytes()
         gathered = [counts or bytes(len(own)) for counts in group.all_gather(own)]  # empty for a lost rank
@@ -378,7 +381,8 @@ class Balancer:
         self._found = self._thread.submit(_balance_on, ranks, group.size, loads, wanted, options)
 
     def end(self):
-        """Waits for the computation and returns the new Placement, for which this object counts from now on."""
+        """Waits for the computation and returns the new Placement. This object counts for it from now on; counts since
+        begin() are dropped, as they are of the slots of the old placement."""
         if self._found is None:
             raise ferry.InvalidArgument("Balancer: end() without a begin() before it")
         self.placement, self._found = self._found.result(), None

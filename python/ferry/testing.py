@@ -43,8 +43,8 @@ def ranks(num_ranks: int, *, kind: Literal["processes", "threads"] = "processes"
     milliseconds. Their Python code takes turns, and they share global variables. deadline is the number of seconds that
     one collective may wait.
 
-    The decorated function raises the exception of the rank that failed first, which names the rank that caused it. The
-    results of the ranks are dropped. Raises InvalidArgument for num_ranks below 1 or another kind.
+    The decorated function raises the exception of the rank that failed first, and skips the test if a rank skips it.
+    The results of the ranks are dropped. Raises InvalidArgument for num_ranks below 1 or another kind.
     """
     if num_ranks < 1:
         raise InvalidArgument(f"ranks({num_ranks}): at least 1 is needed")

@@ -1,4 +1,4 @@
-"""Types of arguments and results, for type checkers. The native module's stub and group.py use them."""
+"""Types of arguments and results, for type checkers. The stub of the native module uses them too."""
 
 from typing import TYPE_CHECKING, Any, List, Literal, Protocol, TypedDict, TypeVar, Union
 

@@ -9,15 +9,16 @@ _END_SECONDS = 0.02  # for a call of survive() that only ends the view
 
 
 def end_view(group):
-    """Ends the calls of the other ranks of the group, for a rank that cannot make its own now. They raise Broken. Then
-    all ranks call begin_view(). Local."""
+    """Ends the view of the group, for a rank that cannot make its next call. Calls of the other ranks raise Broken.
+    Then all ranks call begin_view(). Local."""
     with contextlib.suppress(Timeout):  # the others come later
         group.survive(_END_SECONDS)
 
 
 def begin_view(group, seconds):
-    """Returns in a view that all its ranks have come to with this call. Collective among the ranks that remain. The
-    next view may begin in end_view() of a rank, which then comes here and ends it."""
+    """Begins the next view, and returns when each of its ranks has made this call. Collective among the ranks that
+    remain. If a view begins while a rank is still in end_view(), that rank ends the view by this call, and all ranks
+    begin another one."""
     until = time.monotonic() + seconds
     while True:
         group.survive(max(until - time.monotonic(), _END_SECONDS))
@@ -36,8 +37,8 @@ def need_all_ranks(group):
 
 
 def keeping_owners(group, settings):
-    """Returns settings of Group.exchange with which experts are of the ranks that own them in a view of all ranks: an
-    equal block for each. In a view that lacks ranks an exchange would divide them among the others."""
+    """Returns settings of Group.exchange that leave each expert with the rank that owns it in a view of all ranks.
+    Otherwise an exchange of a view that lacks ranks would divide the experts among the ranks of the view."""
     placed = settings.get("expert_rank") or settings.get("expert_ranks")
     if placed or len(group.view[1]) == group.size:
         return settings

@@ -1,5 +1,5 @@
-// The communicators behind HcclComm, which are found by name, and the member that a rank is of the
-// group of an operator. The group has the ranks of an expert-parallel communicator; with tensor
+// The communicators behind HcclComm, which are found by name, and the members of the groups in
+// which operators run. Such a group has the ranks of an expert-parallel communicator; with tensor
 // parallelism it also has the ranks of the communicators that the tensor-parallel ones connect to
 // it.
 #pragma once

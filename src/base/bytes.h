@@ -93,7 +93,7 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> in) noexcept : in_(in) {}
   explicit ByteReader(std::string_view in) noexcept : in_(std::as_bytes(std::span(in))) {}
 
-  // Takes the next `bytes` in place, at any address.
+  // Returns the next `bytes` bytes in place, at any address; none if fewer remain.
   std::span<const std::byte> take(std::size_t bytes) noexcept {
     ok_ = ok_ && bytes <= remaining();
     if (!ok_) return {};

@@ -14,8 +14,10 @@
 
 namespace ferry::internal {
 
-// Thrown if an invariant does not hold. A call that returns a Status then ends with kBroken, and
-// breaks the group on all ranks (GroupState::fail). Elsewhere the process ends with the same text.
+// Thrown if an invariant does not hold. A call of an exchange or of collectives then returns
+// kBroken, and breaks the group on all ranks (GroupState::fail). From a call that throws, the
+// caller gets this Error. In a noexcept function, and in a thread of ferry, the process ends with
+// the same text.
 class InvariantError : public Error {
  public:
   explicit InvariantError(const std::string& text) : Error(Code::kBroken, text) {}

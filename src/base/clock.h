@@ -34,7 +34,7 @@ class Deadline {
     return Deadline(at_ns_, interrupted_, &look);
   }
   // A deadline `span` after this one, or after now if this one has not passed but is interrupted.
-  // So waits that follow each other end by the same time.
+  // It cannot be interrupted itself. So waits that follow each other end by the same time.
   Deadline extended(std::chrono::nanoseconds span) const noexcept {
     return Deadline(std::min(at_ns_, running_ns()) + span.count(), nullptr, look_);
   }

@@ -7,7 +7,7 @@
 
 namespace ferry::internal {
 
-// The destructor closes the descriptor. It is empty if fd() < 0.
+// The destructor closes the descriptor. A Descriptor with fd() < 0 is empty.
 class Descriptor {
  public:
   Descriptor() = default;

@@ -46,7 +46,7 @@ MetricsPlace metrics_in_environment();
 // is empty, nothing is recorded.
 struct TracePlace {
   std::string file;        // has %r, the rank's number, in its last part
-  std::uint64_t from = 0;  // the first record of a file that has a detail
+  std::uint64_t from = 0;  // the first record of each file that also names tokens
 
   std::string name_of(int rank) const;
 };

@@ -11,8 +11,8 @@ namespace ferry::internal {
 // near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
 
-// Throws Error(kInvalidArgument) that begins with the number of the line. With number 0 it names no
-// line.
+// Throws Error(kInvalidArgument) about a line of a machine description, with the number of the
+// line. With number 0 it names no line.
 [[noreturn]] void refuse_line(int line, const std::string& what);
 
 }  // namespace ferry::internal

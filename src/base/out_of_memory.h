@@ -6,7 +6,7 @@
 
 namespace ferry::internal {
 
-// Fits the place for short texts in a string, so that it can be returned without memory.
+// A std::string holds this text without an allocation, so that it can be returned without memory.
 inline constexpr const char* kOutOfMemory = "out of memory";
 
 // The text that `make` returns, or kOutOfMemory where there is no memory for it.

@@ -1,6 +1,6 @@
 // ReturnPool: objects that are made once and used again, such as routes with their memory. An
-// object returns to the pool when its last shared_ptr ends, on any thread and also after its owner.
-// The pool keeps as many objects as were in use at the same time.
+// object returns to the pool when its last shared_ptr ends, on any thread, and also after the owner
+// of the pool has ended. The pool keeps as many objects as were ever in use at the same time.
 #pragma once
 
 #include <cstddef>

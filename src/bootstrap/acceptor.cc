@@ -173,7 +173,7 @@ void Acceptor::welcome_guest(Descriptor socket) {
 }
 
 void Acceptor::no_descriptors() {
-  reserved_.clear();  // the error is sent over these descriptors to ranks that still connect
+  reserved_.clear();  // ranks that still connect need these descriptors to get the error
   object({Code::kSystem,
           fmt::format("rank {} cannot accept more connections: {} (it needs one descriptor per "
                       "rank: ulimit -n)",
@@ -226,8 +226,8 @@ std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   return hello;
 }
 
-// Groups of one job may use one port at the same time. A rank of another group is refused here and
-// tries again later.
+// Ranks of another group of this job may come to the port while this group meets there. Such a rank
+// is sent away, and tries again later.
 void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (local() || hello.address == roster_.self.address) {
     give_place(std::move(connection), hello);
@@ -242,7 +242,7 @@ void Acceptor::send_away(std::unique_ptr<Connection> connection, const std::stri
   misfits_.push_back(std::move(connection));
 }
 
-// Gives a rank its place, also if it does not fit, so that it no longer counts as missing. An
+// Gives a rank its place, even if it does not fit, so that it no longer counts as missing. An
 // admission that does not name the rank sends it away: a later one may name it.
 void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (is_same_process(hello, roster_.self)) return;  // EndpointCheck
@@ -327,7 +327,8 @@ void Acceptor::watch_endpoint() {
   if (const auto problem = check_.problem()) object(*problem);
 }
 
-// The caller may know of a rank that will not come. All ranks find this, so nobody is waited for.
+// The caller may know that a rank will not come. The other ranks find that out too, so this rank
+// does not wait kLinger for them.
 void Acceptor::watch_caller() {
   deadline_.look([this](const Error& why) { object(why), linger_ = deadline_.earlier({}); });
 }

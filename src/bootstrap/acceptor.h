@@ -1,5 +1,5 @@
-// Acceptor: the part of the coordinator that accepts the other ranks of a group. The listener lives
-// only as long as this call.
+// Acceptor: the part of the coordinator that accepts the other ranks of a group. The listener is
+// open only during accept_members().
 #pragma once
 
 #include <memory>

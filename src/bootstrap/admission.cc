@@ -17,8 +17,8 @@
 namespace ferry::internal {
 namespace {
 
-// Newcomers meet beside the address where a new group with the same name would meet, so that
-// neither takes the other for its own.
+// Added to the address at which a new group with the same name would meet, so that newcomers and
+// the ranks of such a group do not meet each other.
 constexpr const char* kBeside = "//admit";
 
 bool is_ranks(const std::vector<int>& ranks, int size) {

@@ -1,5 +1,6 @@
-// Admission: one attempt of a group to let processes take the places of lost ranks. A member of the
-// group waits for them at the address where the ranks met first, and sends them this.
+// Admission: one attempt of a group to let processes take the places of ranks that its view lacks.
+// One member, the coordinator, waits for these processes at the address of the group, and sends
+// them the text of this object.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ struct Admission {
   std::uint64_t group = 0;     // SharedFlags::group()
   int coordinator = 0;         // the member that waits for the newcomers
   std::vector<int> members;    // the ranks of the view before, ascending
-  std::vector<int> newcomers;  // the lost ranks that come back, ascending
-  std::vector<int> nodes;      // Rendezvous::nodes() of the members
+  std::vector<int> newcomers;  // the ranks whose places are taken, ascending
+  std::vector<int> nodes;      // [ranks of the group] Rendezvous::nodes()
   int num_offers = 0;          // objects of the members that newcomers may join
   std::string name;            // under which all of them meet; it cannot be guessed
   std::string place;           // between hosts: where they meet (meeting_text)
@@ -28,10 +29,10 @@ struct Admission {
   bool has_newcomer(int rank) const;
   // Ascending.
   std::vector<int> ranks() const;
-  // Those of the node of `rank`.
+  // The ranks() of the node of `rank`.
   std::vector<int> node_ranks(int rank) const;
-  // The same with a member first, if there is one. The first one has the memory of the node, or
-  // makes it.
+  // The same, with a member first if the node has one. The first rank has the memory of the node,
+  // or makes it.
   std::vector<int> led_node_ranks(int rank) const;
   // Whether no member is of the node of `rank`.
   bool is_new_node(int rank) const;
@@ -41,8 +42,8 @@ struct Admission {
 // Throws Error(kMismatch) if the text is not an admission of `rank` into a group of `size`.
 Admission admission_in(const std::string& text, int rank, int size);
 
-// The address of a group, at which newcomers ask for admission. Between hosts it has the port at
-// which the ranks met first, on the host of the coordinator.
+// The address of a group, at which newcomers ask for admission. Between hosts the coordinator
+// listens at the port at which the ranks met first, on its own host.
 struct AdmissionAddress {
   Endpoint endpoint;
   std::string address;     // of the hello

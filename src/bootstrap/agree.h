@@ -16,8 +16,8 @@ namespace ferry::internal {
 std::string rank_list(const std::vector<int>& ranks);
 
 // The error that all ranks receive if `rank` gives up with `error` while the `absent` ranks have
-// not connected. If `error` names no culprit, the first absent rank is the culprit, and the text of
-// `missing` follows.
+// not connected. If `error` names no culprit, the first absent rank other than `rank` is the
+// culprit, and `missing` is added to the text.
 Error given_up(const Error& error, int rank, const std::vector<int>& absent,
                const std::string& missing);
 
@@ -42,19 +42,20 @@ std::uint64_t number_in(const std::string& text, int rank);
 // positive number, since a signal to 0 or a negative number goes to other processes.
 int pid_in(const std::string& text, int rank);
 
-// The rank that sent the text at `place` of those of `ranks`; empty: of all ranks.
+// The rank whose text is at `place`. `ranks`: the ranks that sent texts, in the order of the texts;
+// empty: all ranks.
 int sender_of(const std::vector<int>& ranks, std::size_t place) noexcept;
 
 // Compares the sizes that the ranks request, as texts. Throws Error(kMismatch) that names two ranks
 // with different sizes. `ranks`: those that sent the texts; empty: all.
 void check_same_bytes(const std::vector<std::string>& bytes, const std::vector<int>& ranks = {});
 
-// Throws Error(kSystem) with the first text that is not empty. There is a text for each rank's
-// problem.
+// Each rank sends its problem as a text, which is empty if it has none. Throws Error(kSystem) with
+// the first text that is not empty.
 void check_no_problem(const std::vector<std::string>& problems, const std::vector<int>& ranks = {});
 
-// The text that a rank sends after it has shared a segment: its size, and the problem if any. The
-// texts of all ranks pass both checks above.
+// The text that a rank sends after it has shared a segment: the size, and the problem if there is
+// one. check_shared() makes both checks above for the texts of all ranks.
 std::string share_reply(std::size_t bytes, const std::string& problem);
 void check_shared(const std::vector<std::string>& replies, const std::vector<int>& ranks = {});
 

@@ -1,6 +1,6 @@
 // BootstrapCollectives: collectives of processes. Every rank sends its bytes to the coordinator,
-// which replies to all. join() makes a Coordinator on the lowest of the ranks and a Member on the
-// others.
+// which replies to all. join() makes a Coordinator on the first rank of the roster and a Member on
+// the others.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ struct Roster {
   Endpoint endpoint;
   Hello self;
   // The ranks of the group that take part. The first one coordinates, and the others follow in
-  // ascending order. A place is an index of this vector. A rank that only knows its own place is
-  // {kUnknown, its number}.
+  // ascending order. A place is an index of this vector. On a newcomer, which knows no other rank
+  // yet, this is {kUnknown, the newcomer}.
   std::vector<int> ranks;
   LocalLaunch launch = {};  // which of these ranks were started on this host
   // Set if these ranks are those of one host: the collectives of all hosts. A failure of `outer`
@@ -47,7 +47,8 @@ struct Roster {
   }
 };
 
-// The descriptors that the coordinator sends, by place. Its own is not sent.
+// The descriptors that the coordinator sends, by place. The one at the coordinator's own place is
+// not sent.
 using Handouts = std::vector<std::shared_ptr<const Descriptor>>;
 
 class BootstrapCollectives {
@@ -58,14 +59,15 @@ class BootstrapCollectives {
   // every later call throws that failure again.
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline);
 
-  // Must follow an all_gather. The coordinator sends its descriptor to every other place, or a
-  // frame without one if `handouts` is empty. A member passes no handouts, and returns the
-  // descriptor that it received.
+  // Must follow an all_gather. The coordinator sends each member the descriptor at the member's
+  // place in `handouts`, or a frame without a descriptor if `handouts` is empty. A member passes no
+  // handouts, and returns the descriptor that it received.
   std::optional<Descriptor> hand_out(const Handouts& handouts, Deadline deadline);
 
   // To be called between two collectives. Throws Error if one of the ranks was lost or gave up.
   void look();
-  // Sends `error` to the other ranks at once, and throws it. This rank makes no more calls.
+  // Sends `error` to the other ranks at once, unless an earlier call failed, and throws it. This
+  // rank makes no more calls.
   [[noreturn]] void give_up(const Error& error);
   // The address of this host by which a connection to another rank goes; empty: none is known.
   virtual std::string local_address() const = 0;

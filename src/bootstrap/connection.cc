@@ -114,8 +114,8 @@ void Connection::seal(const std::string& key) {
   seal_.emplace(key, RecordCipher::Use::kSeal);
 }
 
-// Bytes that arrived behind the proof before this call are not sealed, so the other side did not
-// send them.
+// A frame that was read before this call, and was not taken, was not sealed, so the other side did
+// not send it.
 void Connection::open(const std::string& key) {
   FERRY_CHECK(open_.has_value(), ==, false);
   open_.emplace(key, RecordCipher::Use::kOpen);

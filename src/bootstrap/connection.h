@@ -50,13 +50,15 @@ class Connection {
   const Credentials& credentials() const noexcept { return credentials_; }
   const Descriptor& socket() const noexcept { return socket_.descriptor(); }
 
-  // Queues a frame, which service() sends. Many connections may share a payload.
+  // Queues a frame, and sends as much of it as is possible without waiting; service() sends the
+  // rest. Many connections may share a payload.
   void send(FrameKind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,
             std::shared_ptr<const Descriptor> passed = nullptr);
   void send(FrameKind kind, std::uint32_t call, std::string payload) {
     send(kind, call, std::make_shared<const std::string>(std::move(payload)));
   }
-  // `call`: of the collective to which the error belongs; 0: to any.
+  // `call`: the number of the collective in which this rank failed: the coordinator ignores the
+  // error in a later one. 0: the error always counts.
   void send_failure(const Error& error, std::uint32_t call = 0);
 
   // Takes the oldest frame that has arrived whole.
@@ -67,18 +69,18 @@ class Connection {
   bool closed() const noexcept { return closed_ || tampered_; }
   bool unsent() const noexcept { return !closed_ && !(out_.empty() && record_.empty()); }
 
-  // Between hosts: all later frames in one direction are sealed. A header is one record, and each
-  // piece of the payload is one record. A member calls seal() right behind its hello, which is
-  // sealed too. open() is called once the other side has proved that it knows the secret, and
-  // protect() does both.
+  // Between hosts: after seal() this side seals all frames that it sends, and after open() it
+  // accepts only sealed frames. A header is one record, and so is each piece of a payload. A member
+  // calls seal() right after it has sent its hello, which the handshake has sealed. open() is
+  // called once the other side has proved that it knows the secret. protect() does both.
   void seal(const std::string& key);
   void open(const std::string& key);
   void protect(const RecordKeys& keys) {
     seal(keys.seal);
     open(keys.open);
   }
-  // The other side seals what it sends behind its first frame of this kind. By default it is a
-  // proof.
+  // The other side seals all that it sends after its first frame of this kind. The default is
+  // kProof.
   void await_keys_behind(FrameKind kind) noexcept { keys_behind_ = kind; }
   // Whether bytes arrived that the other side did not send, or sent at another place.
   bool tampered() const noexcept { return tampered_; }

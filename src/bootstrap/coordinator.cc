@@ -72,7 +72,8 @@ void Coordinator::take_from(std::size_t place) {
   const bool came = gathering_.came[place];
   FERRY_CHECK(member.connection.get(), !=, nullptr);
   std::optional<Frame> frame = member.connection->take();
-  // The reply of that gather had left when the member reached its deadline, and the member got it.
+  // A failure in an earlier gather does not count: the reply of that gather was on its way when the
+  // member reached its deadline, and the member took it.
   if (frame && frame->kind == FrameKind::kFailure && frame->call > 0 &&
       frame->call < gathering_.call)
     frame = member.connection->take();
@@ -81,7 +82,8 @@ void Coordinator::take_from(std::size_t place) {
   if (frame->kind == FrameKind::kFailure) {
     std::vector<int> absent =
         ranks_where([&](std::size_t at) { return at > 0 && !gathering_.came[at]; });
-    // All others have come. If this rank has, too, the member takes the reply of this gather.
+    // All members have come. If the coordinator has, too, the member takes the reply of this
+    // gather.
     if (absent.empty() && gathering_.came[0] && frame->call == gathering_.call) return;
     if (absent.empty()) absent = {ranks_[0]};
     fail(given_up(failure_in(frame->payload), rank, absent, rank_list(absent) + " had not come"));

@@ -1,6 +1,6 @@
-// Coordinator: the side of the lowest rank in every collective of processes. It gathers from all
-// members and replies to all, in one thread, and does not block on any of them. It owns a
-// connection to each member for the life of the group.
+// Coordinator: the side of the first rank of a roster in every collective of processes. It gathers
+// from all members and replies to all, in one thread, and does not block on any of them. It keeps a
+// connection to each member as long as it lives.
 #pragma once
 
 #include <memory>

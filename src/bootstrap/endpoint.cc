@@ -21,8 +21,8 @@ std::string unix_name(const Endpoint& endpoint) {
   return endpoint.name.substr(1);
 }
 
-// Listens at another name if a process of another user holds `name`. Members find that name,
-// because it begins with `name`.
+// Listens at a name that begins with `name`, which a process of another user holds. Members search
+// for such names.
 Descriptor listen_beside(const std::string& name) {
   return listen_at(name + '-' + hex(fresh_nonce()).substr(0, kRandomDigits));
 }

@@ -1,5 +1,7 @@
 // Endpoint: the address at which the ranks of a group meet. It is an abstract Unix socket of one
-// host, or a TCP port of rank 0's host. Rank 0 listens there, and the others connect.
+// host, or a TCP port of the coordinator's host. The coordinator listens there, and the others
+// connect. "Rank 0" stands for the coordinator here: it is another rank in a group that begins
+// without rank 0, in a later view, and in an admission.
 #pragma once
 
 #include <chrono>
@@ -20,7 +22,7 @@ struct TcpEndpoint {
   std::string group;  // several groups of a job may use the port, one after the other
   // The interfaces at which rank 0 listens (FERRY_SOCKET_IFNAME). If empty, it listens at all.
   std::string interfaces;
-  // The listener of rank 0, if the port had to be known before.
+  // The listener of rank 0, if it was made earlier, so that the others could be told the port.
   std::shared_ptr<Descriptor> listener;
 };
 

@@ -1,5 +1,6 @@
-// Rank 0 uses this to check its own endpoint if ranks are late: whether the address leads to
-// itself, and whether another process is rank 0 of the same group.
+// The coordinator ("rank 0" here, as in endpoint.h) uses this to check its own endpoint if ranks
+// are late: whether the address leads to this process, and whether another process is rank 0 of the
+// same group.
 #pragma once
 
 #include <atomic>
@@ -19,9 +20,9 @@ namespace ferry::internal {
 // Whether both hellos are of one process.
 bool is_same_process(const Hello& a, const Hello& b);
 
-// Waits until the deadline for the listener of an earlier group to close. Throws Error. If another
-// process listens as rank 0 of the same group, it throws at once, because that process refuses this
-// rank 0 and all of its ranks.
+// Listens. While another process holds the endpoint, such as rank 0 of an earlier group, this tries
+// again until the deadline, and then throws Error. If that process is rank 0 of the same group,
+// this throws soon after kAfter, because that process refuses this rank 0 and all of its ranks.
 Descriptor listen_patiently(const Roster& roster, Deadline deadline);
 
 // Checks a TCP endpoint while its owner waits for connections. A Unix socket needs no check, since

@@ -23,8 +23,9 @@ struct Guest {
   std::int64_t since_ns;
 };
 
-// The most guests beyond one for each rank: a number, and a share of the descriptors that the
-// process may open. Beyond it the oldest one is dropped after kStrangerNs, and may connect again.
+// The most guests beyond one for each absent rank: kMost, or fewer if the process may open few
+// descriptors. If there are more, the oldest guest is dropped once it is older than kStrangerNs. It
+// may connect again.
 inline std::size_t most_strangers() noexcept {
   constexpr std::size_t kMost = 64, kDescriptorsEach = 8;
   rlimit limit{};
@@ -32,6 +33,6 @@ inline std::size_t most_strangers() noexcept {
   return std::min<std::size_t>(kMost, limit.rlim_cur / kDescriptorsEach);
 }
 constexpr std::int64_t kStrangerNs = 50'000'000;
-constexpr int kStrangerMs = 10;  // between two checks whether these have passed
+constexpr int kStrangerMs = 10;  // between two checks whether kStrangerNs have passed
 
 }  // namespace ferry::internal

@@ -1,7 +1,7 @@
-// Handshake: two ranks of different hosts prove to each other that they know the job's secret, over
-// a connection that any process may have made: SPAKE2 (RFC 9382) on P-256. A process without the
-// secret learns only, for each connection, that one guess was wrong. Hellos, and all later frames
-// of the connection, are encrypted (AES-256-GCM) with keys that the handshake derives
+// Handshake: two ranks of a job that spans hosts prove to each other that they know the job's
+// secret, over a connection that any process may have made: SPAKE2 (RFC 9382) on P-256. A process
+// without the secret learns only, for each connection, that one guess was wrong. Hellos, and all
+// later frames of the connection, are encrypted (AES-256-GCM) with keys that the handshake derives
 // (record_cipher.h).
 #pragma once
 
@@ -25,7 +25,7 @@ std::string hex(std::string_view bytes);
 class Secret {
  public:
   static constexpr std::size_t kLeastBytes = 16;
-  // The least number of different characters. A random text has more: only 1 of a million texts of
+  // The least number of different characters, without blanks. Only 1 of 2 million random texts of
   // 16 decimal digits has fewer.
   static constexpr std::size_t kLeastDistinct = 4;
 

@@ -1,4 +1,4 @@
-// Hello: the properties that a process sends before it joins a group. Some of them must agree on
+// Hello: the properties that a process sends before it joins a group. Some of them must be equal on
 // all ranks.
 #pragma once
 
@@ -47,7 +47,8 @@ std::string identity(const Hello& hello);
 std::string encode(const Hello& hello);
 std::optional<Hello> decode_hello(const std::string& text);
 
-// Returns the field that differs, with both values. Empty if both processes may be in one group.
+// Returns the first field that differs, with both values. Empty if both processes may be in one
+// group.
 std::string disagreement(const Hello& a, const Hello& b);
 
 // Compares in the same way for a group of one host, whose ranks share memory.

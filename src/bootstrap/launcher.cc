@@ -181,7 +181,8 @@ class Reader {
   const Launcher& launcher_;
 };
 
-// The variables that show that the job spans hosts. Empty if it does not.
+// The variables that show that the job spans hosts; empty if none does. Sets the local size of a
+// Slurm job on one node.
 std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch& launch) {
   if (launch.launcher == "slurm") {
     const bool step = reader.value("SLURM_STEP_NUM_NODES").has_value();
@@ -263,7 +264,7 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
       fmt::join(looked_for, ", ")));
 }
 
-// The group has more ranks than the job, if a variable says so, and begins with those of the job.
+// If FERRY_GROUP_SIZE is set, the group has that many ranks, and begins with those of the job.
 Launch in_larger_group(const Reader& reader, Launch launch) {
   const Text text = reader.value("FERRY_GROUP_SIZE");
   if (!text) return launch;
@@ -309,7 +310,7 @@ Launch launch_from_environment(const GetEnvironment& get, pid_t parent) {
       const std::string why = several_hosts(reader, launcher, launch);
       launch.address = why.empty() ? launch.job : address_across_hosts(get, launch, why);
       if (!why.empty() && launcher.job.empty())
-        launch.job = launch.address;  // a pid names no hosts
+        launch.job = launch.address;  // the parent's pid differs between hosts
       return in_larger_group(reader, std::move(launch));
     }
     const bool half = reader.value("FERRY_RANK") || reader.value("FERRY_SIZE");

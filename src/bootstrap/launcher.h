@@ -23,9 +23,9 @@ struct Launch {
   // The address at which the ranks meet: the job's name on one host, "tcp://host:port" between
   // hosts.
   std::string address;
-  bool newcomer = false;  // FERRY_NEWCOMER: the rank was lost, and this process takes its place
-  // The ranks of the job, with which the group begins, if FERRY_GROUP_SIZE gives it more ranks.
-  // Then `size` is that of the group. Empty: all.
+  bool newcomer = false;  // FERRY_NEWCOMER: takes the place of a rank that a running group lacks
+  // Set if FERRY_GROUP_SIZE gives the group more ranks than the job has: the ranks of the job, with
+  // which the group begins. Then `size` is that of the group. Empty: all.
   std::vector<int> members = {};
   std::string launcher;  // "address", "torchrun", "openmpi", "hydra", "pmix", "slurm"
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"

@@ -20,8 +20,8 @@ namespace {
 constexpr std::int64_t kLookNs = 200'000'000;
 // The time after which a launcher has started all ranks. It is longer than any launcher needs.
 constexpr std::int64_t kAllStartedNs = 10'000'000'000;
-// A launcher that never sleeps between two ranks has started all of them, if it slept in this many
-// looks.
+// A launcher that never sleeps between two ranks has started all of them once it has slept in this
+// many looks in a row.
 constexpr int kIdleLooks = 6;
 
 std::string contents(pid_t pid, const char* name) {

@@ -42,7 +42,8 @@ class LocalRanks {
   int rank_;
   pid_t launcher_ = 0;                         // 0: unknown
   std::int64_t began_ns_ = 0, looked_ns_ = 0;  // 0: never
-  // The number of looks in a row, up to the latest one, in which the launcher slept.
+  // The number of looks in a row, up to the latest one, in which the launcher slept and all its
+  // running children were known ranks.
   int num_idle_looks_ = 0;
   // The launcher's children. The value is a place in `launch_`, or -1.
   std::map<pid_t, int> ranks_;

@@ -130,7 +130,8 @@ bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
   connection_->send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(roster.self)));
   connection_->seal(handshake.record_keys().seal);
   frame = next_frame(deadline.earlier(kProofWait));
-  // The coordinator may have given this rank its place. Without a word it would be taken for lost.
+  // The coordinator may have given this rank its place. If this rank closed the connection without
+  // a message, the coordinator would take it for lost.
   if (!frame && deadline.passed()) frame = frame_or_verdict(deadline, "the join");
   if (!frame || frame->kind != FrameKind::kProof || frame->call != 0) return false;
   const auto text = handshake.open(frame->payload);

@@ -1,5 +1,5 @@
-// Member: the side of all other ranks in the collectives of processes. It finds the coordinator and
-// exchanges frames only with it. It owns one connection.
+// Member: the side of every rank but the coordinator in the collectives of processes. It finds the
+// coordinator, and exchanges frames with it over one connection.
 #pragma once
 
 #include <memory>
@@ -52,7 +52,8 @@ class Member final : public BootstrapCollectives {
   std::string who_;        // the coordinator's process, for messages: "pid 12, host a"
   std::string seen_;       // the process at the endpoint, for the message of a timeout
   std::string unreached_;  // why there is no connection
-  // Set when the coordinator has closed the connection. Another one must be found until then.
+  // Set when a coordinator that had accepted this rank has closed the connection: by then another
+  // coordinator must be found.
   std::optional<Deadline> hung_up_;
   LocalRanks local_ranks_;
 };

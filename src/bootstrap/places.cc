@@ -29,8 +29,8 @@ std::string identity_in(const std::string& place, int rank) {
               rank);
 }
 
-// The key of an absent rank: that of the members on its node of the topology, or one of its own if
-// the node has no members. `keys` [ranks] has those of the members.
+// The key of an absent rank: the key of the members on its node of the topology. If that node has
+// no members, all its ranks get one key of their own. `keys` [ranks] has the keys of the members.
 std::string key_of_absent(int rank, const GroupRanks& ranks, const std::vector<std::string>& keys) {
   const int node = ranks.split[rank];
   const auto is_beside = [&](int member) { return ranks.split[member] == node; };
@@ -57,15 +57,15 @@ GroupRanks::GroupRanks(std::vector<int> split_nodes, std::vector<int> first_memb
   std::iota(members.begin(), members.end(), 0);
 }
 
-// Only the nonce of the lowest rank is used. Without others, ranks of a host send equal texts,
-// which reach every rank once.
+// Only the nonce of the lowest rank is used. The others send zeros, so that the ranks of a host
+// send equal texts, of which every rank gets one (pack()).
 std::string own_place(const Hello& self, bool lowest) {
   return (lowest ? hex(fresh_nonce()) : std::string(kNonceDigits, '0')) + identity(self);
 }
 
 // Computes where the ranks of this host meet. The lowest rank's nonce is part of the socket's name.
 // Hosts that share a network namespace but no pid namespace would use the same name, so the first
-// rank of a host is part of it, too.
+// rank of a host is part of the name, too.
 HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const std::string& mine,
                          const GroupRanks& ranks) {
   const std::vector<int>& members = ranks.members;

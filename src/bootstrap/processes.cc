@@ -22,8 +22,8 @@
 namespace ferry::internal {
 namespace {
 
-// By ascending rank, though the coordinator, whose text comes first, may be any rank. `ranks`: the
-// coordinator, and the others in ascending order.
+// Puts texts in ascending order of ranks. `ranks` has the rank of each text: first the coordinator,
+// which may be any rank, then the others in ascending order.
 std::vector<std::string> by_rank(std::vector<std::string> texts, const std::vector<int>& ranks) {
   const auto before = std::ranges::count_if(ranks, [&](int rank) { return rank < ranks[0]; });
   std::rotate(texts.begin(), texts.begin() + 1, texts.begin() + 1 + before);
@@ -43,8 +43,7 @@ class Host {
       pids.push_back(pid_in(text, roster_.ranks[pids.size()]));
     FERRY_CHECK(pids.size(), ==, roster_.size());
     liveness_ = Liveness(pids);
-    // All ranks still ran after all ranks had opened the pidfds, so that no pidfd is of a reused
-    // pid.
+    // No rank goes on before all ranks have opened the pidfds, so that no pidfd is of a reused pid.
     collectives_->all_gather("", deadline);
   }
 
@@ -92,8 +91,8 @@ class Host {
   int pid(int rank) const noexcept { return liveness_.pid(roster_.place(rank)); }
 
  private:
-  // Duplicates a descriptor for a frame. If one of several segments cannot be created, frames in a
-  // queue may outlive the segments.
+  // Duplicates a descriptor for a frame: a frame that is still in a queue at the deadline outlives
+  // the segment.
   static std::shared_ptr<const Descriptor> duplicate(int fd) {
     Descriptor copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!copy) throw Error(Code::kSystem, fmt::format("no descriptor: {}", std::strerror(errno)));
@@ -167,8 +166,8 @@ std::vector<int> ranks_here(BootstrapCollectives& across, const Roster& roster,
   return here;
 }
 
-// The same for ranks of one of several hosts or nodes, which all have met `across` these before. An
-// error reaches those of the others.
+// As meet_on_host(), for the ranks of one of several hosts or nodes. The ranks of all of them have
+// met before, in the collectives `across`, which also pass an error on to the others.
 std::unique_ptr<Host> meet_beside(BootstrapCollectives& across, const std::string& address,
                                   Roster roster, const std::vector<int>& nodes, Deadline deadline) {
   const int rank = roster.self.rank;
@@ -197,8 +196,8 @@ class ProcessRendezvous final : public Rendezvous {
         across_(std::move(across)),
         host_(std::move(host)) {}
 
-  // For the ranks of an admission, which meet anew. `invited`: on its coordinator and on newcomers,
-  // the connections of the invitation.
+  // For the ranks of an admission, which meet anew. `invited`: the connections of the invitation on
+  // its coordinator and on newcomers, null on other members.
   ProcessRendezvous(int rank, const Admission& admission, AdmissionAddress at,
                     BootstrapCollectives* invited, Deadline deadline)
       : Rendezvous(rank, admission.nodes, admission.ranks()), admission_address_(std::move(at)) {

@@ -1,6 +1,6 @@
 // RecordCipher: seals the records of one direction of a connection, or opens them at the other end.
-// It uses AES-256-GCM with the number of the record as the nonce. A record that was changed,
-// repeated, omitted or reordered does not open.
+// It uses AES-256-GCM with the number of the record as the nonce. A record does not open if it was
+// changed or repeated, or if a record before it is missing or comes later.
 #pragma once
 
 #include <openssl/evp.h>
@@ -13,7 +13,7 @@
 
 namespace ferry::internal {
 
-// The keys of one side of a connection. On the other side the two are exchanged.
+// The keys of one side of a connection. On the other side the two are swapped.
 struct RecordKeys {
   std::string seal, open;  // each has kKeyBytes
 };
@@ -29,7 +29,7 @@ class RecordCipher {
   // Appends the next record, whose contents are `text`, to `out`.
   void seal(std::string_view text, std::string& out);
   // Appends the text of the next record to `out`. Returns false, with `out` unchanged, if `record`
-  // is not the next record; after that no record is opened.
+  // is not the next record; the caller then opens no more records.
   [[nodiscard]] bool open(std::string_view record, std::string& out);
 
  private:

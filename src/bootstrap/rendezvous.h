@@ -65,31 +65,33 @@ class Rendezvous {
   virtual std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) = 0;
 
   // Returns false once the process of `peer` has ended (pidfd). It never blocks, and is fast enough
-  // to be called every few milliseconds. It is always true for threads, which cannot end alone.
+  // to be called every few milliseconds. It is always true for threads, which cannot end alone, and
+  // for ranks of other hosts.
   virtual bool alive(int peer) noexcept = 0;
 
   // Sends SIGKILL to the process of `peer`, whose pid() is known. Returns 0, or the errno of the
-  // kernel's refusal; ESRCH: it has ended. EPERM for threads.
+  // kernel's refusal; ESRCH: the process has ended. EPERM for threads.
   virtual int kill(int peer) noexcept = 0;
 
   // Collective among `members`: ascending ranks, this rank among them. They meet anew, without the
-  // other ranks. Throws what the call throws that made this rendezvous.
+  // other ranks. Throws the same errors as the call that made this rendezvous.
   virtual std::unique_ptr<Rendezvous> among(const std::vector<int>& members,
                                             const MeetingPlace& place, Deadline deadline) = 0;
 
   // Whether processes can take the places of lost ranks. Threads cannot.
   virtual bool admits() const noexcept = 0;
-  // On the coordinator of an admission: at the address of the group (admission.h). Sets
-  // Admission::place.
+  // On the coordinator of an admission: waits for the newcomers at the address of the group
+  // (admission.h). Between hosts it sets Admission::place.
   virtual std::unique_ptr<BootstrapCollectives> await_newcomers(Admission& admission,
                                                                 Deadline deadline) = 0;
-  // Collective among the ranks of an admission: they meet anew, with its coordinator in the middle.
-  // `invited` is the result of await_newcomers() on the coordinator, null on the other members.
+  // Collective among the ranks of an admission: they meet anew, and its coordinator coordinates
+  // their collectives. Newcomers call newcomer_rendezvous() instead. `invited` is the result of
+  // await_newcomers() on the coordinator, null on the other members.
   virtual std::unique_ptr<Rendezvous> among(const Admission& admission,
                                             BootstrapCollectives* invited, Deadline deadline) = 0;
-  // Collective there: a member of each node passes on the segment that the members of the node
-  // have. For the newcomers `mine` is null. Returns it, mapped. A node without members gets a new
-  // one.
+  // Collective among those ranks: a member of each node passes on `mine`, the segment that all
+  // members of the node have. Newcomers give null. Returns the segment, mapped. A node without
+  // members gets a new segment.
   virtual std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
                                            Deadline deadline) = 0;
 
@@ -137,7 +139,7 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
                                            const LocalLaunch& launch = {});
 
 // Makes the rendezvous of a newcomer, which is rank `rank` of at.split.size(). Waits until members
-// of a running group admit it, and meets all of them. Returns what they admit, too.
+// of a running group admit it, and meets all of them. Returns their admission, too.
 std::pair<std::unique_ptr<Rendezvous>, Admission> newcomer_rendezvous(const AdmissionAddress& at,
                                                                       int rank, Deadline deadline);
 

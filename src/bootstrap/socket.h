@@ -1,5 +1,5 @@
-// Abstract Unix sockets. Their names are in the kernel and not in a file system, and end with the
-// process.
+// Abstract Unix sockets. A name is in the kernel and not in a file system, and ends with its
+// listener.
 #pragma once
 
 #include <sys/types.h>
@@ -35,9 +35,9 @@ Descriptor accept_from(const Descriptor& listener) noexcept;
 
 Credentials credentials_of(const Descriptor& socket) noexcept;
 
-// The names at which sockets of user `uid` listen on this host, as the kernel lists them
-// (sock_diag). Linux before 5.3 does not give the user of a socket, so that all users' names are
-// returned. Empty if the kernel lists no sockets.
+// The names at which sockets of user `uid` listen in this network namespace, as the kernel lists
+// them (sock_diag). Linux before 5.3 does not give the user of a socket, so that all users' names
+// are returned. Empty if the kernel lists no sockets.
 std::vector<std::string> abstract_listeners(uid_t uid);
 
 }  // namespace ferry::internal

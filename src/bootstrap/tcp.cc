@@ -29,8 +29,8 @@ namespace {
 
 constexpr std::string_view kScheme = "tcp://";
 constexpr int kBacklog = 4096;
-// For one address; the next address may reply. The kernel needs three seconds to find that no host
-// of the own network has an address.
+// The limit for one address; the next address may reply. It is longer than the three seconds after
+// which the kernel reports that no host of a local network has the address.
 constexpr std::chrono::seconds kLongestConnect{4};
 
 struct SocketAddress {
@@ -126,8 +126,8 @@ SocketAddress any_address(int family) {
   return any;  // all zero: every interface, in both families
 }
 
-// Returns an empty descriptor if another socket holds the port, or if the kernel does not support
-// the family.
+// Returns an empty descriptor if another socket holds the port, if this host lacks the address, or
+// if the kernel does not support the family.
 Descriptor listen_on(SocketAddress at, int port) {
   Descriptor socket = new_socket(at.storage.ss_family);
   if (!socket && errno == EAFNOSUPPORT) return {};
@@ -241,7 +241,8 @@ bool is_tcp(const std::string& text) { return text.starts_with(kScheme); }
 
 namespace {
 
-// Empty: it is none. Without brackets, the port behind an IPv6 address would be ambiguous.
+// The host that a name stands for; empty: none. Without brackets, the port behind an IPv6 address
+// would be ambiguous.
 std::string host_in(const std::string& name) {
   if (name.find_first_of("/ ") != std::string::npos) return {};
   if (name.size() >= 2 && name.front() == '[' && name.back() == ']')

@@ -30,10 +30,11 @@ TcpAddress parse_tcp(const std::string& text);
 
 // Listens at the port, at all interfaces. If `interfaces` names some (comma-separated), it listens
 // at the first that has an address. Port 0 means any free port. Returns an empty descriptor if
-// another socket holds the port. Throws Error(kSystem).
+// another socket holds the port. Throws Error(kSystem), or Error(kInvalidArgument) if no named
+// interface has an address.
 Descriptor tcp_listen(const std::string& interfaces, int port);
 int port_of(const Descriptor& socket) noexcept;
-// The address of this host by which a connection goes; empty: it is no TCP connection, or one over
+// The address of this host that a connection uses. Empty if it is no TCP connection, or one over
 // the loopback.
 std::string local_address_of(const Descriptor& socket);
 
@@ -50,7 +51,7 @@ struct Attempt {
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline);
 
 // The addresses of this host that other hosts may reach. If interfaces are named, only their
-// addresses.
+// addresses. Throws as tcp_listen() does.
 std::vector<std::string> own_addresses(const std::string& interfaces);
 
 }  // namespace ferry::internal

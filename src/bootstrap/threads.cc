@@ -62,10 +62,10 @@ struct Board {
   // Once set, all ranks throw this failure in all later calls. Each thread throws an Error of its
   // own, because ThreadSanitizer cannot see the reference count of an exception's text.
   std::optional<Failure> failure;
-  // [nodes]. Rank 0 offers them, until all ranks have taken theirs.
+  // [nodes] The first rank offers them. They stay until all ranks have taken theirs.
   std::vector<std::shared_ptr<Segment>> segments;
   std::size_t num_taken = 0;
-  std::map<std::string, std::weak_ptr<Board>> others;  // of among(), by name
+  std::map<std::string, std::weak_ptr<Board>> others;  // the boards of among(), by name
 };
 
 class ThreadRendezvous final : public Rendezvous {
@@ -122,8 +122,8 @@ class ThreadRendezvous final : public Rendezvous {
   int kill(int) noexcept override { return EPERM; }
   int pid(int) const noexcept override { return getpid(); }
 
-  // The first of the ranks makes their board, and the others find it. They meet there at
-  // once: the look of the deadline sees a rank that has left already.
+  // The first rank that calls this makes the new board, and the others find it. They gather there
+  // at once. The board does not show that a rank left before it came; Deadline::look() does.
   std::unique_ptr<Rendezvous> among(const std::vector<int>& members, const MeetingPlace& place,
                                     Deadline deadline) override {
     auto made = std::make_unique<ThreadRendezvous>(board_of(members, place.name), rank(), nodes());

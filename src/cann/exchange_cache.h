@@ -74,7 +74,7 @@ class ExchangeCache {
 
   Group group_;
   CommunicatorOptions options_;
-  std::vector<Exchange> exchanges_;  // used last first
+  std::vector<Exchange> exchanges_;  // the one that was used last comes first
   std::vector<int> active_;          // ranks of the call; empty: all ranks
 };
 

@@ -46,7 +46,7 @@ struct Settings {
 };
 
 // The settings of arguments whose attributes were checked. With global_bs 0 they include Bs, which
-// is then equal on all ranks.
+// must then be equal on all ranks.
 Settings settings_of(const DispatchArgs& args);
 Settings settings_of(const CombineArgs& args);
 
@@ -57,8 +57,9 @@ inline constexpr ExchangeIndex kNew = 2047;  // an exchange that is to be made
 
 // The number that a rank sends with its call (ferry::Digests). The lower half is never 0: it has a
 // digest of all settings except the columns of scales, and says whether the rank skips and whether
-// it takes any number of scales. The upper half has the columns of a dispatch, and for a rank that
-// skips the exchange to which it goes. That of a combine that does not skip is 0.
+// it takes any number of scales. The upper half has the columns of a dispatch and, for a rank that
+// skips, the exchange to which it goes. For a combine that does not skip it is 0 here, and the
+// caller puts Triplets::share_of_zero() there.
 std::uint64_t digest_of(const Settings& settings, ExchangeIndex goes_to, bool any_scales);
 
 // The outcome that follows from the numbers of the active ranks. A rank that refused has the number

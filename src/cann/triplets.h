@@ -23,8 +23,8 @@ class Triplets {
   Triplets(const CombineArgs& args, const ElasticMap& elastic,
            const ferry::DispatchArgs& dispatched);
 
-  // The hash of this rank, with a bit that says that there is one; 0 without triplets or counts. It
-  // is the upper half of the digest of a combine.
+  // The hash of this rank, with a bit that says that there is one; 0 without counts, or without
+  // triplets of received rows. It is the upper half of the digest of a combine.
   std::uint32_t share_of_zero() const;
 
   // Call when the shares do not add up to 0. Returns an error with the rank, token and k of an id

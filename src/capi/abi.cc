@@ -1,7 +1,7 @@
-// The layout of the C ABI, which never changes: the offset of every field, the least size of every
-// struct, and the values of the enumerations, which are those of the C++ API. A struct grows at its
-// end, in multiples of 8 bytes without padding: the library would read the padding of an old caller
-// as a field of a newer struct.
+// The layout of the C ABI: the offset of every field, which never changes, the present size of
+// every struct, and the values of enumerations, which are those of the C++ API. A struct grows at
+// its end only, in multiples of 8 bytes without padding: the library would read the padding of an
+// old caller as a field of a newer struct.
 #include <cstddef>
 
 #include "ferry/config.h"

@@ -71,7 +71,7 @@ Number or_default(Number given, Number otherwise) noexcept {
   return given != 0 ? given : otherwise;
 }
 
-// Throws Error for elements without an array.
+// Throws Error for a negative length, and for elements without an array.
 template <typename Element>
 std::span<const Element> array_of(const Element* data, std::int64_t length, const char* name) {
   if (length < 0 || (length > 0 && data == nullptr)) {

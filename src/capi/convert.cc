@@ -1,5 +1,6 @@
-// Each function names every member of its C++ struct in a structured binding: this file does not
-// compile with a new member until the C ABI has it.
+// Functions that convert arguments, received rows and statistics name every member of the C++
+// struct in a structured binding: this file does not compile with a new member until the C ABI has
+// it.
 #include "capi/convert.h"
 
 #include <fmt/format.h>

@@ -97,8 +97,8 @@ void Calls::publish_counts(std::span<const std::int64_t> sent,
   std::ranges::copy(expected, counts(layout_.expected_counts(rank(), number_)));
 }
 
-// Then it touches the flag of the next call: a line that other ranks have read takes as long to
-// write as a line of theirs to read.
+// Raises the step, and then touches the flag of the next call, before that call needs it: writing a
+// line that other ranks have read takes as long as reading one of their lines.
 void Calls::raise_step(std::uint64_t step) {
   raise(flag(rank(), number_).step, step);  // partner: await()
   group_.ring();

@@ -49,9 +49,9 @@ class Calls {
   std::byte* half(int rank, std::int64_t round) const noexcept {
     return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
   }
-  // Where a round has `bytes` of a rank that all others read, and those for the reader of this
-  // index from 0 on. On one node few bytes lie beside the flag: the only chunk of the data or the
-  // last one, as all other chunks are larger.
+  // Where a rank puts its `bytes` of a round: place() for data that all others read, place_for()
+  // for data of one reader, by the reader's index from 0. On one node few bytes lie beside the
+  // flag: only the last chunk of the data can be so small.
   std::byte* place(int rank, std::int64_t round, std::size_t bytes) const noexcept {
     return bytes <= sizeof(CallFlag::data) && !mirror_ ? flag(rank, number_).data
                                                        : half(rank, round);
@@ -67,9 +67,10 @@ class Calls {
   // from `allocations` and the data do not fit the caches. put() then copies nothing for these
   // ranks. Call it before run(). `readers`: the number of ranks that read each byte.
   //
-  // Data that fit are copied into the window. There the caller's next write finds its own lines in
-  // its cache, and a rank writes while others still read. In place that write waits until the
-  // readers are done, and then for each line that their caches have (docs/lab/torch_backend.md).
+  // Data that fit the caches are copied into the window instead. Then the caller may overwrite them
+  // while others still read the copy, and their lines are still in its own cache. The next write to
+  // data that are read in place waits until the readers are done, and then for each line that their
+  // caches have (docs/lab/torch_backend.md).
   void show(const void* data, std::size_t bytes, int readers) noexcept;
   // The data of a rank in memory of its caller; null: they are in its window.
   const std::byte* shown(int rank) const noexcept {
@@ -104,11 +105,11 @@ class Calls {
     // Relaxed: this rank is the only writer.
     return flag(rank(), number_).step.load(std::memory_order_relaxed) >= Step::written(number_, 0);
   }
-  // The same for a call that has more rounds than the flags can count.
+  // refuse() for a call that has more rounds than the flags can count.
   Status refuse_rounds(std::int64_t rounds);
 
-  // The latest ten calls that this rank has seen another come to, or its own, ascending: "4:
-  // broadcast of fp32, 3 elements, root 0".
+  // The latest ten calls of `rank`, as far as this rank has seen them, ascending: "4: broadcast of
+  // fp32, 3 elements, root 0".
   std::vector<std::string> latest(int rank) const;
 
   // Runs the call in rounds, at least one: write(k) writes to this rank's half of the window,
@@ -139,7 +140,7 @@ class Calls {
   Await awaiting(const char* phase, std::uint64_t step) noexcept;
   Status await(const char* phase, std::uint64_t step) { return group_.wait(awaiting(phase, step)); }
   Status await_free_half();
-  // Publishes the record and waits for those of all ranks.
+  // Publishes the record, waits for those of all ranks, and derives the outcome.
   Status meet();
   // The end of a call in which a rank has several rounds or shows its data: raises the step for
   // which other ranks wait. Waits for the messages that this rank writes to the segment of its

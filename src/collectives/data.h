@@ -1,6 +1,6 @@
 // The transfer of the data of a call. A rank copies its data from the caller's memory into its own
-// window, and the ranks that need them copy them from there. Arguments are checked before. Offsets
-// and sizes are in bytes.
+// window, and the ranks that need them read them there, or in place (Calls::show). The arguments
+// have been checked. Offsets and sizes are in bytes.
 //   pairs.cc   each rank has other data for each rank
 //   share.cc   all ranks read the same data of a rank
 //   sums.cc    reductions

@@ -13,8 +13,8 @@ inline std::uint64_t mixed(std::uint64_t x) noexcept {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// The digest of the count of one pair of ranks. The product with an odd number is another one for
-// each count.
+// The digest of the count of one pair of ranks. The products of an odd number with different counts
+// differ.
 inline std::uint64_t digest_of_pair(int source, int destination, std::int64_t count) noexcept {
   const std::uint64_t pair = static_cast<std::uint64_t>(source) << 32 | std::uint32_t(destination);
   return (mixed(pair) | 1) * static_cast<std::uint64_t>(count);

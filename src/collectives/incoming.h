@@ -34,7 +34,8 @@ class Incoming {
   bool read(const MirrorMessage& message, bool serves) noexcept;
 
   // The body of a kCall: the record up to its reason, then the counts of its kind, or the reason if
-  // the rank refuses. `counts`: CollectivesLayout::sent_counts() and those behind them.
+  // the rank refuses. `counts`: CollectivesLayout::sent_counts(), with the expected counts behind
+  // them.
   static void write_call(const CallRecord& record, const std::byte* counts, int num_ranks,
                          std::vector<std::byte>& body);
   // The most bytes of such a body.

@@ -1,6 +1,6 @@
 // CollectivesLayout: every byte offset in the segment of a Collectives. Memory grows with the
-// number of ranks, except the counts of the records and the flags of messages, which are 8 bytes
-// for each pair of ranks.
+// number of ranks, except that each pair of ranks has 32 bytes of counts and a mailbox: 192 bytes
+// of flags, and a ring of 4 KiB or more.
 //
 //   flags and records [ranks]    CallFlag of calls with even and with odd numbers, CallRecord of
 //                                each of the last calls, then for even and odd numbers the counts
@@ -23,7 +23,7 @@ class CollectivesLayout {
  public:
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t kLine = 64;
-  // Two are enough for the calls; an error lists more (Calls::latest).
+  // Calls need two. Callers print more of them after an error (Calls::latest).
   static constexpr std::uint64_t kRecords = 12;
 
   CollectivesLayout(int num_ranks, std::size_t window_bytes, std::size_t mailbox_bytes,

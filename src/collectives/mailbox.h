@@ -1,6 +1,7 @@
 // Mailbox: a ring of bytes from one rank to one other, in shared memory. The sender writes pieces
 // of messages, the receiver takes them in order. Positions only grow; a position modulo the size of
-// the ring is an offset in it. mailboxes_bytes() of CollectivesLayout is that of one sender.
+// the ring is an offset in it. CollectivesLayout::mailboxes_bytes() is the size of all mailboxes of
+// one sender.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +26,12 @@ struct alignas(64) PieceHead {
 static_assert(sizeof(PieceHead) == 64);
 
 struct MailboxFlags {
-  // The sender is the only writer of `sent`, the receiver that of `taken`.
+  // The sender is the only writer of `sent`, the receiver that of `taken`; between nodes, Incoming
+  // writes the flag of the other end.
   alignas(64) std::atomic<std::uint64_t> sent;
   alignas(64) std::atomic<std::uint64_t> taken;
-  // In the mailbox of a rank to itself, a count of what concerns its messages (Mailboxes::events);
-  // many writers.
+  // Used in the mailbox of a rank to itself only: counts the events of the messages of that rank
+  // (Mailboxes::events). Many writers.
   alignas(64) std::atomic<std::uint64_t> events;
 };
 static_assert(sizeof(MailboxFlags) == 192);
@@ -38,8 +40,8 @@ struct MailboxShape {
   static constexpr std::size_t kLeastRing = 4096, kMostRing = std::size_t{1} << 20;
   static constexpr std::size_t kMostPiece = std::size_t{256} << 10;
 
-  // The mailboxes of a sender that has `bytes` for all of them, or more where rings would be too
-  // short.
+  // `bytes`: for the rings of one sender, one for each receiver. Their flags come on top, and a
+  // ring has kLeastRing bytes even where `bytes` is too small for that.
   MailboxShape(int num_ranks, std::size_t bytes) noexcept
       : ring_bytes(std::clamp(bytes / static_cast<std::size_t>(num_ranks) / 128 * 128, kLeastRing,
                               kMostRing)),

@@ -46,13 +46,14 @@ class Mailboxes {
   }
   // Between the flags of two senders to one receiver.
   std::size_t sender_stride() const noexcept { return layout_.mailboxes(1) - layout_.mailboxes(0); }
-  // Grows with every piece that has come to this rank, every piece of it that has been taken, and
-  // every message that it begins.
+  // Grows with every piece that comes to this rank, every piece that a receiver takes from this
+  // rank, and every message that this rank begins.
   std::atomic<std::uint64_t>& events() const noexcept { return events(rank_); }
 
-  // Whether a piece of so many bytes fits behind what is in the ring.
+  // Whether a piece of so many bytes, its head included, fits behind what is in the ring. Fills the
+  // end of the ring with a gap first where the piece is too long for it.
   bool has_room(int receiver, std::size_t bytes);
-  // The value of `taken` from which on it fits.
+  // The value of `taken` from which on that piece fits, or the gap that must come before it.
   std::uint64_t needed(int receiver, std::size_t bytes) const noexcept;
   void write(const PieceHead& head, const std::byte* data, int receiver);
   // The next piece from `sender`; null: none has come.
@@ -83,7 +84,8 @@ class Mailboxes {
   struct Sender {
     std::uint64_t taken = 0;                              // position in its mailbox to this rank
     std::map<std::int64_t, std::list<KeptMessage>> kept;  // by tag, those of each tag in order
-    // The latest one, the only one that may be incomplete; null: it was dropped.
+    // The latest kept message, the only one that may be incomplete; null: there is none, or it was
+    // dropped.
     KeptMessage* last = nullptr;
     std::size_t held = 0;  // by all of `kept`
   };

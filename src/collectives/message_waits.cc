@@ -25,8 +25,8 @@ void Messages::want_any() noexcept {
     only_[peer] = peer != group_.rank() || group_.view().members.size() == 1;
 }
 
-// The wait that an error names for a message. A receive from any rank waits for the rank that died,
-// or else for all ranks.
+// The wait for one message, which an error names. A receive from any rank waits for the rank that
+// died or, if none died, for all ranks.
 Await Messages::awaiting(MessageState& message, const Status& death,
                          std::uint64_t events) noexcept {
   const int peer = message.source;

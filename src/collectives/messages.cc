@@ -103,8 +103,8 @@ bool Messages::advance() {
   return pending_.size() < before;
 }
 
-// A send has ended when its data need this rank no more: they are in the mailbox, or are sent to
-// the node of the receiver.
+// A send ends when its data are in the mailbox or, for a receiver on another node, have left this
+// rank's memory.
 bool Messages::send_some(MessageState& message) {
   const int receiver = message.spec.peer;
   if (!message.written) {
@@ -124,7 +124,7 @@ bool Messages::is_sent(const MessageState& message) const {
          group_.messages().traffic()[receiver].sent >= message.channel_number;
 }
 
-// False, and marks the receiver as full: there is no room for all of it.
+// Returns false and marks the receiver as full if there is no room for the rest of the message.
 bool Messages::write_some(MessageState& message) {
   const int receiver = message.spec.peer;
   while (!full_[receiver]) {
@@ -150,8 +150,8 @@ void Messages::keep_all() {
   }
 }
 
-// A message may arrive while this goes through the receives. One that an earlier receive in
-// `unmatched` would have taken is left for it.
+// A message may arrive between the calls for two receives. If an earlier receive, now in
+// `unmatched`, would have taken the message, the message is left for that receive.
 bool Messages::receive_some(MessageState& message, Wanted& unmatched) {
   const std::int64_t tag = message.spec.tag;
   const bool any = message.spec.peer == MessageSpec::kAny;

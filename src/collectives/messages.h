@@ -1,6 +1,7 @@
 // Messages: sends and receives that this rank has begun. progress() moves them, in one thread at a
-// time; another thread may begin one meanwhile. Sends to one rank are in the order in which they
-// were begun, and receives take the first message that fits in this order.
+// time; another thread may begin messages meanwhile. Sends to one rank go out in the order in which
+// they were begun. Receives are matched in their order too, each with the earliest message that
+// fits.
 #pragma once
 
 #include <atomic>

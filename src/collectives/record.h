@@ -77,8 +77,9 @@ static_assert(sizeof(CallRecord) == 256);
 
 // The flag of one rank for calls with even numbers, or for those with odd ones; the terms of the
 // latest of these calls, and its data if they are few. A call reads one line of the cache of each
-// other rank if it has at most 40 bytes of data there. The rank is the only writer. `step` only
-// grows, and publishes the rest as it does the record.
+// other rank if it has at most 40 bytes of data there. The only writer is the rank or, in the
+// segments of other nodes, the rank that serves it. `step` only grows, and publishes the rest as it
+// does the record.
 struct alignas(128) CallFlag {
   std::atomic<std::uint64_t> step;
   std::uint64_t size;  // CallTerms::counts, or `count` where that is 0

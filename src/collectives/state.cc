@@ -64,8 +64,8 @@ struct CollectivesState::Parts {
   bool back(GroupState& group) const noexcept;
 };
 
-// Backs the memory that this rank is the first to write: its own, and that of the ranks of other
-// nodes that it serves.
+// Backs the memory that this rank is the first to write: its own, that of the ranks of other nodes
+// that it serves, and the mailboxes of all ranks of other nodes to this rank.
 bool CollectivesState::Parts::back(GroupState& group) const noexcept {
   const int rank = group.rank();
   bool backed = segment->commit(layout.mailboxes(rank), layout.mailboxes_bytes());
@@ -278,7 +278,7 @@ Status CollectivesState::broadcast(void* data, std::int64_t count, DataType dtyp
   });
 }
 
-// The root gives the counts that it receives; any other rank sends the count of itself.
+// All ranks give equal counts. Each rank sends its own count of elements, to the root only.
 Status CollectivesState::gather(const void* in, void* out, Counts counts, DataType dtype, int root,
                                 Limit limit) {
   CallArguments check = arguments(dtype, limit);
@@ -351,7 +351,7 @@ Status CollectivesState::refuse(const Status& why) {
   return calls_.refuse(why);
 }
 
-// A refused one has ended when it is returned.
+// A refused message has ended when it is returned.
 CollectivesState::MessagePtr CollectivesState::message(const MessageSpot& spot, Limit limit) const {
   CallArguments check = arguments(spot.dtype, limit);
   check.count(spot.count);

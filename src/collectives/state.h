@@ -65,7 +65,7 @@ class CollectivesState {
   using MessagePtr = std::shared_ptr<MessageState>;
   MessagePtr begin(const MessageSpot& spot, Limit limit);
   Status progress(bool waits) { return messages_.progress(waits); }
-  // Sends or receives it. `source`: the sender; may be null.
+  // Sends or receives a message and waits for its end. `source`: receives the sender; may be null.
   Status transfer(const MessageSpot& spot, int* source, Limit limit);
 
  private:

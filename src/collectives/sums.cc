@@ -117,7 +117,7 @@ class Reduction {
   const ReducedData& data_;
   std::size_t element_, bytes_;
   Stores stores_;                      // for writing the result
-  std::size_t slice_ = 0, chunk_ = 0;  // bytes of a round, and of a slice of it
+  std::size_t slice_ = 0, chunk_ = 0;  // bytes of a slice, and of the chunk of a round
   const std::vector<int>& members_;    // the ranks that reduce; each owns a slice
   std::span<const void*> rows_;        // [members]
 };

@@ -1,6 +1,5 @@
 // The outcome that follows from the flags of all ranks, and from their records where it is an
-// error. It is equal on all ranks except the
-// culprit.
+// error. It is equal on all ranks, except that a rank that refuses returns its own reason.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,8 +33,8 @@ std::string describe(const CallTerms& terms) {
 
 }  // namespace
 
-// A rank replaces its record of call m when it begins call m + kRecords. It begins that call only
-// after this rank has begun the call before it. So the records that are read here are whole.
+// Rank r replaces its record of call m when r begins call m + kRecords, and r does so only after
+// this rank has begun call m + kRecords - 1. So the records that are read here are whole.
 std::vector<std::string> Calls::latest(int rank) const {
   constexpr std::uint64_t kLatest = 10;
   static_assert(kLatest + 2 <= CollectivesLayout::kRecords);
@@ -61,7 +60,7 @@ Status Calls::examine() {
   traits_ = 0;
   for (const int peer : members_) {
     const CallFlag& theirs = flag(peer, number_);
-    // Acquire: partner: raise_step(). A rank that departed may have finished this call before.
+    // Acquire: partner is raise_step(). A rank may have finished this call before it departed.
     if (theirs.step.load(std::memory_order_acquire) == Step::kDeparted &&
         record(peer).number != number_)
       return destroyed(peer);
@@ -99,7 +98,7 @@ Status Calls::destroyed(int peer) {
           peer};
 }
 
-// ", counts[2] is 7" for the first count that is not the first rank's.
+// ", counts[2] is 7 and not 5" for the first count that differs from that of the first member.
 std::string Calls::name_counts(int rank) const {
   const std::span<const std::int64_t> first = sent_counts(members_[0]);
   for (int i = 0; i < size(); ++i) {
@@ -109,7 +108,7 @@ std::string Calls::name_counts(int rank) const {
   return "";
 }
 
-// Names the first rank that differs from the first rank, on all ranks.
+// Names the first member whose terms differ from those of members_[0], the same on all ranks.
 Status Calls::name_difference() const {
   const CallTerms& first = record(members_[0]).terms;
   for (const int peer : members_) {

@@ -227,8 +227,9 @@ void load_combine_kernels() {
 
 void launch_stage(const CudaCombineView& v, int depth, int processors, cudaStream_t stream) {
   if (v.staged == nullptr) return;
-  // With several sets of outputs, this rank has waited for the outputs of a later combine, which a
-  // rank publishes after it has read these.
+  // With several sets of outputs no wait is needed: this rank has waited for the outputs of a
+  // combine after the one that used this set, and each rank published those after it had read this
+  // set.
   if (depth == 1) await_reuse_kernel<<<1, waiting_threads(v.common.shape), 0, stream>>>(v.common);
   const std::int64_t row_bytes = v.hidden * (v.row_type == DataType::kFp32 ? 4 : 2);
   const std::uint64_t sizes =

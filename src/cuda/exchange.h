@@ -56,7 +56,8 @@ class CudaExchange {
     cudaStream_t stream;
     bool capturing;  // the stream captures a graph
     // True: a kernel that only waits is issued after the kernels of other ranks for which it waits.
-    // False in a graph, whose kernels are issued together.
+    // False in a graph, whose kernels are issued together, and where no other rank shares the
+    // process and the device.
     bool in_steps;
   };
 

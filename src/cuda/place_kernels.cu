@@ -1,6 +1,6 @@
 // The first half of a dispatch on the device. Count makes the row of this rank in the count matrix
-// from its entries and sends it to all ranks. Place waits for the rows of all ranks and finds the
-// places of this rank's rows. Both give the results of routing/placement.cc (steps.h).
+// from its entries and sends it to all ranks. Place waits for the count rows of all ranks and finds
+// the places of this rank's rows. Both give the results of routing/placement.cc (steps.h).
 #include "cuda/flags.cuh"
 #include "cuda/kernels.h"
 #include "cuda/load.cuh"

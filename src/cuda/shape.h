@@ -34,15 +34,16 @@ struct CudaShape {
   constexpr DataType wire_dtype() const { return wire == Wire::kNone ? dtype : DataType::kFp8E4m3; }
 };
 
-// A rank sends it to each other rank with its counts: the buffer in which it receives, and whether
-// it refused its call.
+// What a rank sends to every rank with its counts: the buffer in which it receives, and whether it
+// refused its call.
 struct CudaCountRecord {
   std::int64_t entry, value;  // a refused top-k id: its entry, token * top_k + k, and the id
   std::int32_t code;          // Code of a refused call, else kOk
   std::int32_t buffer;        // the buffer that receives
 };
 
-// A rank sends it to each other rank with its outputs: their offset in its window, and their type.
+// What a rank sends to every rank about its outputs: their offset in its window, their width and
+// type, and whether it refused its call.
 struct CudaOutputRecord {
   std::int64_t offset, hidden;
   std::int32_t code, dtype;

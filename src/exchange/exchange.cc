@@ -1,5 +1,6 @@
-// The public Exchange and Handle. They turn exceptions of the implementation into a Status, and
-// return an error where an Exchange has no state.
+// The public Exchange and Handle. Calls that return a Status turn exceptions of the implementation
+// into one, and return kClosed where the Exchange has no state. The constructor, join(), refuse()
+// and the getters of Exchange throw Error.
 #include "ferry/exchange.h"
 
 #include "exchange/public_calls.h"

@@ -1,5 +1,5 @@
-// Part of ExchangeState: the send and receive halves of operations. A send half takes a number and
-// is carried out or refused; the operation is then kept until its receive half.
+// Part of ExchangeState: the send and receive halves of operations. A send half takes a number.
+// Then it is refused, or it is carried out and the operation is kept until its receive half.
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -14,8 +14,8 @@ namespace ferry::internal {
 
 namespace {
 
-// Runs the part of a send half of which other ranks see nothing before its end. Without memory for
-// it the call is refused.
+// Runs the part of a send half that ends with the announcement. If there is no memory before the
+// announcement, the call is refused; after it, the exception is passed on, and the group breaks.
 template <typename Announce>
 Status announced(const Protocol& protocol, std::uint64_t number, int rank,
                  const Announce& announce) {

@@ -1,5 +1,5 @@
-// Wrappers for the public calls of the data plane: they check that the object has a state, and let
-// no exception through.
+// Wrappers for public calls, which check that the object has a state. guarded() and
+// guarded_together() let no exception through; made() throws Error where there is no state.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ State& made(const std::shared_ptr<State>& state) {
   return *state;
 }
 
-// Returns the status of `call`. An exception that `call` throws becomes an error of this rank.
+// Returns the status of `call`. An exception that `call` throws becomes a Status.
 template <typename Call>
 Status caught(const Call& call) noexcept {
   try {
@@ -36,7 +36,7 @@ Status caught(const Call& call) noexcept {
   }
 }
 
-// A call of this rank alone.
+// A call of this rank alone. Only an InvariantError breaks the group.
 template <typename State, typename Call>
 Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
   if (!state) return {Code::kClosed, kNoState};
@@ -49,8 +49,7 @@ Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
   });
 }
 
-// A call in which other ranks count on this one. After an exception the group breaks, so that they
-// are told.
+// A call that other ranks wait for. After any exception the group breaks, so that their waits end.
 template <typename State, typename Call>
 Status guarded_together(const std::shared_ptr<State>& state, const Call& call) noexcept {
   if (!state) return {Code::kClosed, kNoState};

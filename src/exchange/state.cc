@@ -21,12 +21,13 @@ namespace ferry::internal {
 
 namespace {
 
-// Backs the flags and records of a rank with memory. False: no memory.
+// Backs the flags, records and count rows of a rank with memory. False: no memory.
 bool back_flags(const Setup& setup, const WindowView& view, int rank) {
   return view.segment->commit(setup.layout.control(rank), setup.layout.control_bytes());
 }
 
-// They begin with the view of this `number`.
+// Initialises the flags of a rank that has called no operation. They count from the view with this
+// `number`.
 void begin_flags(const WindowView& view, int rank, std::uint64_t number) {
   new (&view.control(rank)) ControlFlags{};
   Protocol::prepare(view.control(rank), number, 0);
@@ -43,9 +44,9 @@ void begin_new_segment(const GroupState& group, const WindowView& view, std::uin
     Protocol::prepare(view.control(rank), group.view().number, numbers[rank]);
 }
 
-// The flags and records of this rank, and of the ranks of other nodes that it serves. `offer`: of
-// the exchange that a newcomer joins; they have begun there (make_place), unless its segment is
-// new. False: no memory.
+// Backs and initialises the flags of this rank, and of the ranks of other nodes that it serves.
+// `offer`: the exchange that a newcomer joins; the members have initialised the flags (make_place),
+// unless the segment is new. False: no memory.
 bool begin_flags(const GroupState& group, const Setup& setup, const WindowView& view,
                  const Ways& ways, const Offer* offer) {
   if (offer && !offer->is_new) return true;
@@ -77,8 +78,8 @@ Error no_memory(const Setup& setup) {
                            available_memory()));
 }
 
-// Maps the pages of all ranks that this rank reads or writes, so that the first operations take no
-// page faults there. Pages of ranks that the view lacks have no memory.
+// Maps the pages of each rank of the view that this rank will read or write, so that the first
+// operations take no page faults there. Pages of ranks that the view lacks have no memory.
 void map_in(const Setup& setup, const WindowView& view, int buffer, const Survival& survival) {
   const WindowLayout& layout = setup.layout;
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
@@ -124,7 +125,8 @@ struct OwnParts {
   std::unique_ptr<Trace> trace;
 };
 
-// `offer`: of the exchange that a newcomer joins.
+// `offer`: the exchange that a newcomer joins; null: all ranks of the view make the exchange
+// together.
 OwnParts make_own_parts(GroupState& group, const Setup& setup, const WindowView& view,
                         const Offer* offer) {
   OwnParts own;
@@ -173,7 +175,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
                         group->local_ranks(), setup->places};
   OwnParts own;
   // After this call either all ranks have their parts of the exchange, or all throw. No rank sends
-  // a message of the exchange before.
+  // a message of the exchange before that.
   make_alike(*group, by, [&] {
     own = make_own_parts(*group, *setup, view, nullptr);
     return std::string();
@@ -220,14 +222,15 @@ ExchangeState::~ExchangeState() {
   parts_.ways.keep_open();
 }
 
-// The ranks of the view have ended their calls in the last one, so no rank reads rows of it.
+// All ranks of the view have ended their calls in the last view, so no rank still reads rows that
+// were published there.
 void ExchangeState::renew(const View& view) noexcept {
   parts_.protocol.renew(view);
   parts_.pool->forget_published();
 }
 
-// The lost rank may have called operations that none of the others has, whose numbers come again.
-// So its records go, too.
+// The lost rank may have called operations that no other rank has called, and later operations get
+// the same numbers. So its records and count rows are cleared, too.
 void ExchangeState::make_place(int rank, std::uint64_t next) {
   if (!back_flags(*parts_.setup, parts_.view, rank)) throw no_memory(*parts_.setup);
   begin_flags(parts_.view, rank, next);

@@ -20,7 +20,8 @@ namespace ferry::internal {
 class ExchangeState final : public Lasting {
  public:
   // Collective. If one rank cannot make its part, the constructor throws on all ranks
-  // (agreement.h). `joins`: on a newcomer, which joins an exchange of the members; not collective.
+  // (agreement.h). `joins`: this rank is a newcomer, and joins an exchange that the members have;
+  // the call is then not collective.
   ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config, bool joins);
   ~ExchangeState() override;
   ExchangeState(const ExchangeState&) = delete;
@@ -29,8 +30,8 @@ class ExchangeState final : public Lasting {
   GroupState& group() const noexcept { return *parts_.group; }
   // Call before a receive half that is a call of its own: it restarts the deadline.
   void begin_receive(Operation operation) noexcept { parts_.protocol.begin_receive(operation); }
-  // Call after a receive half: adds the statistics of the exchange to the counters of the group,
-  // which metrics show (Counter).
+  // Call after a receive half: adds what the statistics and the window have grown by since the last
+  // call to the counters of the group, which metrics show (Counter).
   void count() noexcept;
   Status dispatch_send(const DispatchArgs& args, Operation& operation);
   Status dispatch_recv(Operation operation, Received& received);

@@ -1,4 +1,5 @@
-// How processes take the places of lost ranks (docs/protocol.md, "Ranks that come back").
+// How processes take the places of ranks that the view lacks (docs/protocol.md, "Ranks that come
+// back").
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -194,8 +195,8 @@ std::string Admitting::my_terms() const {
                      kSeparator, fmt::join(ids, " "));
 }
 
-// All members have come, and name the same newcomers. Returns the time until the first of their
-// deadlines.
+// Waits until all members have come, and compares the newcomers that they name. Returns the time
+// until the first of their deadlines.
 std::chrono::nanoseconds Admitting::agree() {
   std::optional<Error> mine;
   std::string text;
@@ -254,7 +255,7 @@ int Admitting::coordinator() const {
       group_.view().members, {}, [&](int rank) { return std::pair(topology.node_of(rank), rank); });
 }
 
-// The coordinator waits for the newcomers, and the other members for it.
+// The coordinator waits for the newcomers, and the other members wait for the coordinator.
 void Admitting::invite(std::chrono::nanoseconds limit) {
   const View& view = group_.view();
   const int first = coordinator();
@@ -291,7 +292,8 @@ std::string Admitting::await_newcomers(std::chrono::nanoseconds limit) {
   }
 }
 
-// An error that is not because of a member ends no view, before this rank comes to the next one.
+// The error of admit(). Before this rank comes to the next view, an error that no member caused is
+// reported so that this view goes on.
 Error Admitting::of_view(const Error& why) const {
   if (NextView::has_come(group_, next_)) return why;
   if (const auto loss = NextView::loss_in(group_)) {  // others said less of it
@@ -304,9 +306,9 @@ Error Admitting::of_view(const Error& why) const {
           why.culprit()};
 }
 
-// On one member of each node, whose places they are not: no rank of the view reads them before it
-// begins. A newcomer writes there after that only, since it may be late, and another process in its
-// place.
+// On one member of each node that has members. Another rank may write these places, because no rank
+// reads them before the next view begins. A newcomer itself writes there only after that: it may be
+// late, and another process may have taken the place.
 void NextView::make_places(GroupState& group, const Admission& admission,
                            const std::vector<Offer>& offers) {
   const int rank = group.rank_;
@@ -331,8 +333,8 @@ void NextView::enter(GroupState& group, const Admission& admission, std::vector<
   way(group, admission, std::move(offers), invited, by);
 }
 
-// All ranks of an admission meet anew and make ready for the next view. Then one word in the memory
-// of the group decides for all of them whether it begins.
+// All ranks of an admission meet anew and get ready for the next view. Then one word in the memory
+// of the group decides for all of them whether that view begins.
 void NextView::enter_on_one_node(GroupState& group, const Admission& admission,
                                  std::vector<Offer> offers, BootstrapCollectives* invited,
                                  const Deadline& by) {

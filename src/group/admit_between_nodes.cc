@@ -141,7 +141,8 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
   try {
     group.rendezvous_->all_gather("", by);
   } catch (const Error&) {
-    // Ranks of other nodes see that this process ends. Those of its node may have taken its seat.
+    // Ranks of other nodes see that this process ends. Ranks of its node may have decided that it
+    // is in the view.
     if (admission.is_new_node(group.rank_) || !has_seat(group, admission)) throw;
   }
   View view{.number = next, .members = await_decision(group, admission, by)};
@@ -165,8 +166,8 @@ bool NextView::has_seat(GroupState& group, const Admission& admission) {
   return seat == Seat::in(next) && place_of == number_in(admission.name, rank);
 }
 
-// The members of this node write the ranks of the view to its memory. If it has none, this rank
-// asks those of other nodes, which reply when they have begun the view.
+// The members of this node write the ranks of the view to its memory. If the node has no members,
+// this rank asks a member of another node, which replies when it has begun the view.
 std::vector<int> NextView::await_decision(GroupState& group, const Admission& admission,
                                           const Deadline& by) {
   const std::uint64_t next = admission.view;

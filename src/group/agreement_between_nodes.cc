@@ -110,7 +110,7 @@ Status NodesAgreement::step() {
   if (decided()) return {};
   const int without = outvoted_without(nodes_[mine_]);
   if (speaker() != group_.rank()) return without < 0 ? Status{} : minority(without);
-  if (without >= 0) return give_up(without);  // a speaker before did, and ranks may have seen it
+  if (without >= 0) return give_up(without);  // an earlier speaker did, and ranks may know
   if (now_ns() >= look_ns_) {
     look_ns_ = now_ns() + kLookNs;
     ViewMessages::lose_silent_nodes(group_);
@@ -161,8 +161,8 @@ void NodesAgreement::begin_ballot() {
 }
 
 // All nodes that can be reached have promised. If one of them has accepted a view, that view may be
-// decided already, and the last such is proposed again. Otherwise the ranks that have come are, of
-// nodes that reach each other.
+// decided already, and the last such is proposed again. Otherwise the proposal has the ranks that
+// have come, of nodes that reach each other.
 Status NodesAgreement::choose() {
   const Node* last = nullptr;
   for (const Node& node : nodes_) {
@@ -250,7 +250,7 @@ void NodesAgreement::take_messages(const Answer& answer) {
   group_.survival().messages().put_back(std::move(later));
 }
 
-// The answer of this node to a proposer; none: the message is no question.
+// The answer of this node to a message; none: the message asks nothing that is answered now.
 std::optional<AgreementMessage> NodesAgreement::reply(const AgreementMessage& message) {
   GroupSlot& mine = slot();
   if (speaker() != group_.rank())

@@ -6,12 +6,12 @@
 //     promised and accepted lies in the memory of the node, so it outlives the speaker.
 //   - The speaker of the lowest node that can be reached proposes. Proposals have numbers, ballots.
 //   - A view is decided when nodes with more than half of the votes have accepted one proposal, or
-//     with exactly half and the lowest rank of the last view. So two different views are never
-//     decided: two such sets of nodes have a node in common.
-//   - A node that can be reached is waited for. One that cannot be is outside. One that finds that
-//     it reaches too few votes gives up and says so; it counts as one that cannot be reached. Of
-//     two nodes that have lost a link between them one is left out.
-//   - Ranks that are admitted to the view have no votes. Those that have a seat in it come.
+//     nodes with exactly half, among them the node of the lowest rank of the last view. So two
+//     different views are never decided: two such sets of nodes have a node in common.
+//   - A node that can be reached is waited for; a node that cannot be reached is left out. A node
+//     that reaches too few votes gives up and says so, and from then on counts as one that cannot
+//     be reached. Of two nodes that have lost a link between them one is left out.
+//   - Ranks that are admitted to the view have no votes. Those that have a seat are in the view.
 //
 // docs/protocol.md, "Views", has the whole.
 #pragma once
@@ -38,7 +38,7 @@ class NodesAgreement {
   NodesAgreement(GroupState& group, std::uint64_t next, std::vector<int> newcomers = {});
 
   // Goes on with the agreement. Call again and again when all seats of this node are decided. An
-  // error: the nodes that can be reached may not go on.
+  // error: the nodes that can be reached have too few votes to go on.
   Status step();
   // Whether this node knows the ranks of the next view.
   bool decided() const noexcept;
@@ -50,8 +50,8 @@ class NodesAgreement {
   std::vector<int> missing() const;
   // What late ranks get as an answer in `view`, which this rank is about to begin.
   static std::vector<std::byte> decision(GroupState& group, const View& view);
-  // Writes what is known of ranks of other nodes to the memory of this node. It does not change: a
-  // rank prepares once for a view, and its seat is decided once.
+  // Writes what a message says of ranks of other nodes to the memory of this node. Later messages
+  // say the same: a rank prepares once for a view, and its seat is decided once.
   static void learn(GroupState& group, std::uint64_t next, const AgreementMessage& message);
   // On a newcomer of a node without votes: asks a member for the ranks of the view; takes the
   // reply, if it has come.
@@ -64,9 +64,10 @@ class NodesAgreement {
   static bool gave_up(const GroupState& group, int first, std::uint64_t view) noexcept;
 
  private:
-  // A rank that has just died seems to be one to which a link is lost, until its node has seen
-  // that. So a node is left out only by a ballot that began so long after the loss was known: the
-  // promises for an earlier one may be older than the death.
+  // A rank that has just died looks like one whose link is lost, until its own node has seen its
+  // end. So a node is left out only by a ballot that began this long after the loss was seen: the
+  // promises of an earlier ballot may be older than the death. Likewise a node counts as one that
+  // cannot be reached only when its speaker has had no link to this rank for this long.
   static constexpr std::int64_t kApartNs = 100'000'000;
 
   using What = AgreementMessage::What;
@@ -85,7 +86,8 @@ class NodesAgreement {
   GroupSlot& slot() const noexcept { return slot_of_node(group_.rank()); }
   GroupSlot& slot_of_node(int rank) const noexcept;
   GroupSlot& slot(const Node& node) const noexcept;
-  // The lowest rank of a node that it could not reach when it gave up; -1: it has not.
+  // -1: the node has not given up. Otherwise, for this node, a rank that it could not reach when it
+  // gave up; for another node, 0.
   int outvoted_without(const Node& node) const noexcept;
   void set_outvoted(const Node& node, int without) noexcept;
   Status give_up();

@@ -25,7 +25,8 @@ struct AgreementMessage {
     kOutvoted,  // the sender's node reaches too few votes, and takes part no more
     kUnlinked,  // to one who asks: the sender does not speak for its node, another rank does
   };
-  // What a node knows of a rank: whether it has come to the view, and its numbers before it.
+  // What a node knows of a rank: whether it has come to the view, and how many barriers and objects
+  // it had before.
   struct RankSeat {
     std::uint64_t seat = 0, barriers = 0, objects = 0;
     std::int64_t rank = 0;
@@ -37,7 +38,8 @@ struct AgreementMessage {
   std::vector<std::int32_t> members = {};
   std::vector<RankSeat> seats = {};
   std::vector<Lasting::Prepared> objects = {};
-  std::vector<std::int32_t> unreached = {};  // ranks to which the sender has no link, or that died
+  // Ranks that died or left, or to which a rank of the sender's node has no link.
+  std::vector<std::int32_t> unreached = {};
 
   static bool asks(What what) noexcept {
     return what == What::kHere || what == What::kPrepare || what == What::kAccept;

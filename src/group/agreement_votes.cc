@@ -112,8 +112,9 @@ bool NodesAgreement::apart(const Node& one, const Node& other) const noexcept {
 }
 
 // A view in which two nodes cannot reach each other would end at once, and so would those that
-// follow. Of the nodes that promised, those that are apart from this one are left out, and then the
-// one that is apart from the most votes. True: none is.
+// follow. Of the nodes that promised, those that are apart from this one are left out, and then, as
+// long as two of the rest are apart, the one that is apart from the most votes. True: none is left
+// out.
 bool NodesAgreement::keep_together() noexcept {
   const auto cut = [this](const Node& one, const Node& other) {
     return apart(one, other) || apart(other, one);
@@ -140,7 +141,8 @@ bool NodesAgreement::keep_together() noexcept {
   return together;
 }
 
-// The other ranks of this node, and the nodes that can be reached, do not wait for this one.
+// Says so to the other ranks of this node, and to the nodes that can be reached, so that they do
+// not wait for this node.
 Status NodesAgreement::give_up() {
   auto gone = std::ranges::find_if(nodes_, [this](const Node& one) { return linked(one) < 0; });
   if (gone == nodes_.end()) {

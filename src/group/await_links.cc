@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::milliseconds kLook{1}, kLongestLook{20}, kRound{250};
 // The time before the deadline at which ranks report their missing connections to each other.
 constexpr std::chrono::milliseconds kReportTime{500};
-constexpr int kReportPart = 10;  // at most this part of the deadline
+constexpr int kReportPart = 10;  // 10: at most a tenth of the deadline
 
 constexpr const char* kHint =
     "; does a firewall stop it? UCX_TCP_PORT_RANGE=first-last chooses the ports where UCX listens, "
@@ -43,9 +43,9 @@ Error error_of(int rank, const std::string& report, const std::vector<int>& rank
           std::ranges::binary_search(ranks, peer) ? peer : rank};
 }
 
-// True if no report, one of each of `ranks`, has a missing link. All ranks read the same reports.
-// If a rank does not wait any more, throws its error: that of rank `self`, or else that of the
-// first such rank.
+// True if all reports are empty. There is one of each of `ranks`, and all ranks read the same
+// reports. If a rank does not wait any more, throws its error: that of rank `self`, or else that of
+// the first such rank.
 bool all_there(const std::vector<std::string>& reports, const std::vector<int>& ranks, int self) {
   std::optional<std::size_t> ended;
   bool all = true;

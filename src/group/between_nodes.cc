@@ -24,8 +24,8 @@ namespace {
 constexpr std::chrono::seconds kLinger{2};
 constexpr int kLingerSleepUs = 200;
 
-// The progress thread: the number of looks without a pause, and the times of its sleeps. They are
-// short since a channel also waits for events that no packet announces.
+// The progress thread: the number of looks without a pause, and the times of its sleeps. The sleeps
+// are short since a channel also waits for events that no packet announces.
 constexpr int kLooks = 50;
 constexpr int kShortestThreadNapUs = 50;
 constexpr int kLongestThreadNapUs = 2000;
@@ -125,8 +125,8 @@ void GroupState::live(const std::stop_token& ending) {
 }
 
 // Connects to the ranks to which this rank sends, and to those that send to it. If the ranks do not
-// call this `together`, a rank that sends to this one may leave before it has connected to it. So
-// it gets a message that says that this rank listens.
+// call this `together`, a rank that sends here may leave before it has connected to this rank. So
+// the sender gets a message that this rank listens (kListens).
 void GroupState::reach(const ForwardingTable& forwarding, bool together) {
   const auto held = lock();
   std::vector<int> peers, senders;
@@ -154,8 +154,8 @@ void GroupState::send(int peer, std::uint8_t kind, std::uint64_t number,
   messages_->send_now(peer, bytes_of(head), body);
 }
 
-// Sends the abort word to all ranks that had a message of this rank, including mates of smaller
-// sets (linger).
+// Sends the abort word to all ranks of the view to which this rank has connected, including mates
+// in operations of fewer ranks (linger).
 void GroupState::send_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
   try {
@@ -169,7 +169,7 @@ void GroupState::send_abort(std::uint64_t word) noexcept {
   move_messages();
 }
 
-// Sends it to ranks that listen and never had a message of this rank.
+// Sends the abort word to ranks that listen and to which this rank has never connected.
 void GroupState::send_abort_to_listeners() {
   for (int peer = 0; peer < size_; ++peer) {
     if (!nodes_.listens[peer] || nodes_.reached[peer]) continue;
@@ -191,8 +191,8 @@ bool GroupState::move_messages() {
   }
 }
 
-// Messages are read in the order in which they came: the messages of a rank before the one that
-// says that it left.
+// Messages are read in the order in which they came, so the message that says that a rank left is
+// read after its others.
 bool GroupState::receive_and_send() {
   std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
   std::vector<MessageChannel::Loss> losses;
@@ -238,8 +238,8 @@ void GroupState::read(int from, std::span<const std::byte> message, bool kept) {
   }
 }
 
-// A rank that left reads on for its node until the others have left it behind. What comes late must
-// not replace what they read in the next view.
+// A rank that left goes on reading messages for its node until the others have left it behind. A
+// message that it reads late must not replace what the others read in the next view.
 void GroupState::read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece) {
   if (piece.size() > GroupSlot::kBytes || number <= flags_->num_barriers(from)) return;
   if (!piece.empty()) std::memcpy(flags_->slot(from).piece(number), piece.data(), piece.size());

@@ -43,9 +43,10 @@ int lost_culprit(const Seen& seen);
 // are gone; -1: there is none.
 int lost_culprit(const Seen& seen, const std::vector<bool>& needed);
 
-// The rank that is named at a deadline, when some rank is missing. It is a rank of this node that
-// does not wait. If the states of ranks are not known, it is the one that is furthest behind. For a
-// rank that waits, it is the rank for which that one waits.
+// The rank that is named at a deadline, when some rank is missing. The search begins at a missing
+// rank: one of this node that does not wait, else one of another node, else one of this node that
+// waits; of several, the one that is furthest behind. From a rank that waits, the search goes on to
+// the rank for which that one waits. The result is the rank that is answerable() for the last one.
 int late_culprit(const Seen& seen);
 
 }  // namespace ferry::internal

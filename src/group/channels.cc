@@ -29,7 +29,8 @@ void GroupState::close_channel(std::uint32_t number) noexcept {
   nodes_.channels.erase(number);
 }
 
-// Keeps a channel without an owner while other ranks may still send through this rank.
+// Keeps the owner of a channel alive after the object that it served has ended, while other ranks
+// may still send through this rank.
 void GroupState::keep_open(std::uint32_t number, std::shared_ptr<void> owner) {
   const auto held = lock();
   FERRY_CHECK(nodes_.channels.contains(number), ==, true);
@@ -41,7 +42,7 @@ void GroupState::begin_channels_at(std::uint64_t first) noexcept {
   nodes_.last_channel = static_cast<std::uint32_t>(first) - 1;
 }
 
-// Reads the messages that came before.
+// Reads the messages that came before the channel was open.
 void GroupState::release_channel(std::uint32_t number) {
   const auto held = lock();
   for (const auto& [view, from, message] : survival_.messages().take_held(number))

@@ -1,8 +1,9 @@
 // Counters: the numbers of operations, rows, bytes and nanoseconds of each rank so far, for `ferry
 // top` and for metrics. They lie in the segment of the group (SharedFlags), behind a head that says
-// where. Its memfd is open in every rank, so other processes of the same user can read it through
-// /proc. A rank that gives up reads from them which other ranks of its node wait. They order no
-// other memory, so all accesses but those of the head are relaxed.
+// where. The memfd of the segment is open in every rank, so other processes of the same user can
+// read the counters through /proc. A rank that gives up reads from the counters which other ranks
+// of its node wait. The counters order no other memory, so all accesses but those of the head are
+// relaxed.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ enum class Counter : std::uint8_t {
 };
 inline constexpr int kNumCounters = static_cast<int>(Counter::kNum);
 
-// The names of the counters in metrics. A counter that can fall has its present value.
+// The names of the counters in metrics. `grows`: false for a value that can fall.
 struct CounterName {
   const char *name, *meaning;
   bool grows = true;

@@ -150,8 +150,9 @@ std::vector<int> GroupState::waits_since(
   return waits_for;
 }
 
-// The rank that has not sent this rank messages for which others wait; with `lost`, one that was
-// lost without departing; -1: there is none.
+// The lowest rank that has not sent this rank messages for which others wait; -1: there is none.
+// With `lost`, only ranks whose link is lost and that have not given up, but then also ranks with
+// more messages that no flag shows.
 int GroupState::owing(bool lost) const noexcept {
   if (!messages_) return -1;
   const auto held = lock();
@@ -170,9 +171,9 @@ int GroupState::owing(bool lost) const noexcept {
   return -1;
 }
 
-// True when nothing more comes from `rank`. For a rank of another node only a rank that gets its
-// control messages directly can know this. To others they may still be passed on after it has left,
-// and they may find out that it left before they have read them.
+// True when nothing more comes from `rank`. For a rank of another node, only a rank that gets its
+// control messages directly can know this. Other ranks may still get passed-on messages of a rank
+// that has left, and may learn that it left before they have read them.
 bool GroupState::gone(const Await& await, int rank) const noexcept {
   if (here(rank)) return departed(rank) || !rendezvous_->alive(rank);
   if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;

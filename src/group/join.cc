@@ -118,8 +118,8 @@ TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string
   return endpoint;
 }
 
-// The name of a job that is known by its address. A host may have several names, and newcomers may
-// find the group on another host.
+// The name of a job that is known by its address. The host is no part of it: a host may have
+// several names, and newcomers may find the group on another host.
 std::string job_at(int port) { return fmt::format("port {}", port); }
 
 // The endpoint of ranks that meet at "tcp://host:port".

@@ -13,8 +13,9 @@
 
 namespace ferry::internal {
 
-// The node of each rank, as the topology says (GroupOptions, else FERRY_TOPOLOGY); without one all
-// ranks of a host share theirs. Throws Error naming both numbers of ranks when they differ.
+// The node of each rank, as the topology says (GroupOptions, else FERRY_TOPOLOGY); without a
+// topology all ranks of a host are one node. Throws Error if the topology has another number of
+// ranks; it names both numbers.
 std::vector<int> split_nodes(const GroupOptions& options, int size);
 
 // That topology, or else a topology of the nodes that were found. Throws Error, which names two
@@ -41,7 +42,7 @@ std::pair<std::unique_ptr<Rendezvous>, Admission> come_back_to_address(const Joi
                                                                        const GroupOptions& options,
                                                                        const Deadline& deadline);
 
-// Processes with an all-gather of their own. By it they gather on which host each of them is, and,
+// Processes with an all-gather of their own. With it they learn on which host each of them is, and,
 // if there are several hosts, rank 0's addresses. The secret is FERRY_SECRET; if no rank has one,
 // rank 0 draws one and sends it in the all-gather. No other data of the all-gather is trusted.
 // `by`: the deadline of the join, which begins when all ranks are known. The second value is the

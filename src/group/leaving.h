@@ -1,6 +1,6 @@
 // While a rank leaves its group, its thread moves the messages of all ranks of this process.
-// Another rank may have no thread for its messages: it may use this thread, or a thread that waits
-// for it.
+// Another of these ranks may have no thread that moves its messages: its thread may be this one, or
+// may wait for this one.
 #pragma once
 
 namespace ferry::internal {

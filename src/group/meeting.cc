@@ -19,10 +19,11 @@ constexpr int kLookUs = 200;
 }  // namespace
 
 // While this rank waits there, it moves messages between nodes and checks whether the group is
-// broken, and in a later view whether a link is lost: the connection of its rank there may last
-// longer. If the wait fails, the rendezvous only knows that a connection ended. So an error that a
-// rank reported before is thrown instead; or else the cause that the ranks of this node see, since
-// the rank that died may be the one that had to pass the report on.
+// broken, and in a later view whether a link is lost: the connection of the meeting to the lost
+// rank may last longer than the link. If the wait fails, the rendezvous only knows that a
+// connection ended. So an error that a rank reported before is thrown instead; or else the cause
+// that the ranks of this node see, since the rank that died may be the one that had to pass the
+// report on.
 void meet_in_view(GroupState& group, const Deadline& by,
                   const std::function<void(Rendezvous&, const Deadline&)>& call) {
   Status said;

@@ -76,7 +76,7 @@ Descriptor listen_at(const MetricsPlace& place) {
   return socket;
 }
 
-// The connection of one client. It ends at the limit, or at the end of the job.
+// The connection of one client. It ends at the limit, or when the exporter ends.
 class Scrape {
  public:
   Scrape(int listener, int ending)

@@ -27,7 +27,7 @@ std::size_t rows_offset(int size) noexcept { return round_up(flag_bytes(size), k
 
 }  // namespace
 
-// Without memory behind it.
+// The segment need not have memory behind it yet.
 SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size)
     : segment_(std::move(segment)), rank_(rank), size_(size) {
   const std::size_t rows = rows_offset(size);
@@ -103,8 +103,8 @@ SharedFlags::SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, s
   segment_->map_in(0, flag_bytes(size_));
 }
 
-// Relaxed: no rank reads these words before this one has said that it is ready.
-// Relaxed: published by the meeting of the ranks that are ready, and by the seat of the rank.
+// Relaxed: no rank reads these words before this one has said that it is ready. The meeting of the
+// ranks that are ready publishes them, and so does the seat of the rank.
 void SharedFlags::make_place(int rank, std::uint64_t next, std::uint64_t admission) {
   const std::size_t row_bytes = RankCounters::row_bytes(size_);
   if (!segment_->commit(rows_offset(size_) + rank * row_bytes, row_bytes))

@@ -1,7 +1,8 @@
 // SharedFlags: the memory that the ranks of a node share in the segment of their group: barrier
 // counters, slots of all_gather, abort words, the doorbells of ranks that sleep, and the counters.
-// Each slot and abort word has one writer: its rank, or for a rank of another node the rank of this
-// node that reads its messages. Any rank may ring a doorbell.
+// A slot or abort word is written by its rank, or for a rank of another node by the rank of this
+// node that reads its messages; other ranks write seats, the words of the agreement between nodes,
+// and the places of newcomers. Any rank may ring a doorbell.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ struct alignas(128) GroupSlot {
       (4096 - 256 - kReportBytes) / 2 - kMeetingBytes;  // bytes of a piece
   std::atomic<std::uint64_t> barrier;
   std::atomic<int> processor;              // 1 + the processor of its last long wait; 0: unknown
-  std::atomic<std::uint64_t> seat;         // Seat of the last view of which it is known
+  std::atomic<std::uint64_t> seat;         // Seat in the last view for which it is decided
   std::atomic<std::uint64_t> barriers[2];  // [view % 2] its barriers before that view
   std::atomic<std::uint64_t> objects[2];   // between nodes, the same for its objects with channels
   // AbortWord with the number of the last view in which this rank could not meet the others.
@@ -44,15 +45,17 @@ struct alignas(128) GroupSlot {
   // on the next view (agreement_between_nodes.cc). Its speaker writes them.
   std::atomic<std::uint64_t> promised, accepted, decided;
   std::atomic<std::uint64_t> proposed[2];  // Seat of this rank in an accepted or decided view
-  // The last view for which a node had too few votes, and below a rank that it could not reach. The
-  // speaker of this node writes its own; any rank that is told that of another, the same value.
+  // In the slot of the first rank of a node. In the upper bits, the last view for which the node
+  // had too few votes. Below, in the memory of the node itself, a rank that it could not reach: its
+  // speaker writes this. In the memory of another node 0: any rank that is told writes this.
   std::atomic<std::uint64_t> outvoted;
   // The next view in the upper bits, and below 1 + a rank of another node to which this rank has no
   // link; 0: it has links to all.
   std::atomic<std::uint64_t> unlinked;
   // The last view in which this rank said where its members meet. `meetings` [view % 2] says it.
   std::atomic<std::uint64_t> meets_in;
-  // Between nodes: the admission for which the place of this rank was made last.
+  // The last admission for which the place of this rank was made: the number in its name. Read
+  // between nodes.
   std::atomic<std::uint64_t> place_of;
   alignas(128) char report[kReportBytes];
   char meetings[2][kMeetingBytes];
@@ -73,7 +76,9 @@ struct Seat {
   static constexpr bool decided(std::uint64_t seat, std::uint64_t view) noexcept {
     return seat >= outside(view);
   }
-  // Only ranks of a view get a seat of the next one. So a rank with a later seat was in the view.
+  // For a member of the view before. Only ranks of a view get a seat of the next one, and
+  // newcomers, which all ranks of the view admit together. So a member with a later seat was in the
+  // view.
   static constexpr bool was_in(std::uint64_t seat, std::uint64_t view) noexcept {
     return seat > outside(view);
   }
@@ -115,7 +120,8 @@ class SharedFlags {
   // For a newcomer in a group that is in `view`: the flags in the memory of the group. Writes
   // nothing.
   SharedFlags(std::shared_ptr<Segment> segment, int rank, int size, std::uint64_t view);
-  // Whether a newcomer of a node with members takes the place of the rank that shows its metrics.
+  // Whether a newcomer of a node with members takes the place of the rank that shows the metrics of
+  // the node.
   bool exports() const noexcept;
   // Shows the metrics of the ranks of this node. Throws Error as Metrics does.
   void show_metrics(std::vector<int> node);
@@ -134,12 +140,13 @@ class SharedFlags {
   std::vector<std::uint64_t> waited(int rank) const;
 
   GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
-  // The number of barriers that this `rank` has called. Relaxed: its own flag.
+  // The number of barriers that `rank` has called. Relaxed: the rank is this one, or this one
+  // raises its flag (read_barrier).
   std::uint64_t num_barriers(int rank) const noexcept {
     return slots_[rank].barrier.load(std::memory_order_relaxed);
   }
 
-  // The word of this view. Of earlier views only that the rank has left still holds.
+  // The word of this view. A word of another view counts only if it says that the rank has left.
   // Acquire: what the rank did before, and its report. Partner: set_abort().
   std::uint64_t abort(int rank) const noexcept {
     const std::uint64_t word = abort_[rank].load(std::memory_order_acquire);
@@ -173,9 +180,9 @@ class SharedFlags {
     slots_[rank].unmet.store(least_abort_word() | word, std::memory_order_relaxed);
   }
 
-  // Where the members of this view meet, as `rank` has said; nothing: it has not. A rank writes the
-  // place of the view after the next when all members have left this one.
-  // Acquire: the text. Partner: set_meeting().
+  // Where the members of this view meet, as `rank` has said; nothing: it has not. The text of the
+  // view after the next takes the same memory; no rank writes it before all members have left this
+  // view. Acquire: the text. Partner: set_meeting().
   std::optional<std::string> meeting(int rank) const {
     const GroupSlot& slot = slots_[rank];
     if (slot.meets_in.load(std::memory_order_acquire) != view_) return std::nullopt;
@@ -195,9 +202,8 @@ class SharedFlags {
     // Relaxed: it publishes no other memory.
     return slots_[coordinator].admission.load(std::memory_order_relaxed) >> AbortWord::kViewShift;
   }
-  // On the coordinator of an admission to view `next`, for a newcomer: its flags are those of a
-  // rank that has called nothing.
-  // Throws Error(kCapacity).
+  // On one member of each node, in an admission to view `next`: gives the newcomer `rank` the flags
+  // of a rank that has called nothing. Throws Error(kCapacity).
   void make_place(int rank, std::uint64_t next, std::uint64_t admission);
   // Decides the admission of this number, unless it is decided: AbortWord::kNone if the next view
   // begins, else why it does not. Returns what is decided; kPeerLost if a later one is.
@@ -210,7 +216,7 @@ class SharedFlags {
   // that is woken.
   bool shares_processor(int rank, int peer) noexcept;
   // Sleeps until the bell of `rank` is rung, but only for a short time. Does not sleep if `flag` is
-  // already `value`.
+  // already `value` or more.
   void sleep(int rank, const std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept;
   // Wakes those of `ranks` that sleep.
   void ring(std::span<const int> ranks) noexcept;

@@ -67,7 +67,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
     flags_.emplace(*rendezvous_, node_ranks_, group, by);
     if (!one_node()) join_nodes(make, by);
   } catch (...) {
-    verdict_.closed.store(true, std::memory_order_relaxed);  // it has joined nothing that it leaves
+    verdict_.closed.store(true, std::memory_order_relaxed);  // ~GroupState() has no group to leave
     throw;
   }
   log(LogLevel::kInfo,
@@ -82,8 +82,8 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
 }
 
 // Counts the ranks of this machine and their processors. Returns a number that all ranks of this
-// group have in common, and no other group: the nonce of the first of them.
-// The others send none, so that ranks of a host send equal texts, which reach every rank once.
+// group have in common, and no other group: the beginning of the nonce of the first of them. The
+// others send zeros, so that ranks of a host send equal texts, which reach every rank once.
 std::uint64_t GroupState::meet_neighbours(Rendezvous& meeting, const Deadline& by) {
   const std::string machine = boot_id() + " ";
   std::string cpus(CPU_SETSIZE, '0');
@@ -117,7 +117,8 @@ void GroupState::leave() noexcept {
     flags_->set_left(rank_);
   }
   ring();
-  // Ranks of other nodes had an earlier word of this rank when it gave up.
+  // If this rank gave up before, ranks of other nodes know its earlier word, and not that it
+  // leaves.
   send_abort(AbortWord::make(Code::kClosed, rank_));
   if (messages_) linger();
 }
@@ -143,7 +144,7 @@ bool GroupState::usable() const noexcept {
          !verdict_.broken.load(std::memory_order_acquire) && !aborted();  // see verdict()
 }
 
-// Once for each rank: later calls return kBroken and the same text.
+// The first call in a view counts. Later calls on the group then return kBroken with its text.
 Status GroupState::break_group(Code code, int culprit, const std::string& text) noexcept {
   Status status(code, text_of([&] { return text; }), culprit);
   {

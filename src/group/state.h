@@ -65,9 +65,9 @@ struct InMessage {
   std::span<const std::byte> body;
 };
 
-// Channel: through it a group passes messages of other nodes to their owner, such as an exchange.
-// The owner sets `holds` and `done` in each go_on(); GroupState sets `kept_open`. Guarded by the
-// lock of the group.
+// Channel: through it a group passes messages of other nodes to the owner of the channel, such as
+// an exchange. The owner sets `holds` and `done` in each go_on(); GroupState sets `kept_open`.
+// Guarded by the lock of the group.
 struct Channel {
   // Reads one message, in the order in which they come. It sends nothing.
   std::function<void(const InMessage&)> read;
@@ -169,10 +169,10 @@ class GroupState {
 
   // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the
   // deadline passes. Throws only what Await::meanwhile throws. `counts`: others see this rank wait
-  // (blame.h); false for a thread beside that of its calls. `call`: one that waits in parts.
+  // (blame.h); false for a thread beside that of its calls. `call`: counts several waits as one.
   Status wait(const Await& await, bool counts = true, CountedWait* call = nullptr);
-  // Whether `rank`, which has destroyed what `await` is about, leaves the group or ends within half
-  // a second; that breaks the group.
+  // Waits for half a second at most until `rank`, which has destroyed what `await` is about, leaves
+  // the group or ends, and then breaks the group. Ok: the rank did neither.
   Status await_end(Await await, int rank);
 
   // Wakes the ranks of this node that sleep, or one of them. Call it after raise().
@@ -181,11 +181,11 @@ class GroupState {
   RankCounters& counters() noexcept { return flags_->counters(); }  // of this rank
   // For groups of several nodes (between_nodes.cc). On one node only progress() may be called.
   bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
-  bool move_messages();  // sends and reads; nothing else does. True when something moved
+  bool move_messages();  // reads messages and sends what waits. True when something moved
   // Held while messages are read. Messages may be sent with it held.
   [[nodiscard]] std::unique_lock<std::mutex> lock() const;
   MessageChannel& messages() const noexcept { return *messages_; }
-  // Connects to the mates of a table. Call before the first message to any of them.
+  // Connects to the mates of a table, and to ranks that send here. Call before messages to a mate.
   void reach(const ForwardingTable& forwarding, bool together);
   // Call on all ranks before one opens channels of an object, so that their numbers are equal.
   void begin_channels() noexcept;
@@ -195,15 +195,15 @@ class GroupState {
   std::uint32_t open_channel(Channel* channel);  // messages for a closed channel are dropped
   void close_channel(std::uint32_t number) noexcept;
   void keep_open(std::uint32_t number, std::shared_ptr<void> owner);
-  // True when a rank has ended or cannot be reached any more. `sends_here`: it sends to this rank,
-  // whose last messages may come after other ranks have said that it departed.
+  // True when a rank gave up, ended, left the view or cannot be reached. `sends_here`: it sends to
+  // this rank, and its last messages may come after others have said that it departed.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
   // Waits until messages to `mates` are sent. Call before a return to the caller, who may compute.
   Status await_sent(Await await, const std::vector<bool>& mates);
 
   bool aborted() const noexcept { return reporter() >= 0; }  // some rank has given up on the group
-  // Ok while the group is usable. The first call has the code, phase and culprit of the report.
+  // Ok while the group is usable. The first error has the code, phase and culprit of the report.
   Status verdict() noexcept;
   bool usable() const noexcept;
   Status death_here() const noexcept;  // kPeerLost if a rank of this node died unreported; else ok

@@ -39,11 +39,11 @@ class Lasting {
   virtual void renew(const View& view) noexcept = 0;
 
   virtual Offer offer() const = 0;
-  // On one member, while all members are in admit(): writes for the newcomer `rank` what prepare()
-  // writes for a rank that has called nothing. Throws Error(kCapacity).
+  // On one member of each node, while all members are in admit(): writes for the newcomer `rank`
+  // what prepare() writes for a rank that has called nothing. Throws Error(kCapacity).
   virtual void make_place(int rank, std::uint64_t next) = 0;
-  // Between nodes: what a rank wrote in prepare() for an object, which has this number on all
-  // ranks.
+  // Between nodes: what `rank` wrote in prepare() for `object`, which has this number on all ranks:
+  // `number`, its last operation.
   struct Prepared {
     std::uint64_t number = 0;
     std::uint32_t object = 0, rank = 0;
@@ -66,7 +66,7 @@ class Survival {
     return view_.members.size() == is_member_.size() ? nullptr : &is_member_;
   }
 
-  // The first view; on a newcomer that of the members, of which it is none.
+  // The first view; on a newcomer the view of the members, to which it does not belong yet.
   void set_view(View view) noexcept;
   // From add() to remove() the object is renewed with each view.
   void add(Lasting* object);
@@ -84,8 +84,8 @@ class Survival {
   // Takes the first one whose terms fit; nothing: none does.
   std::optional<Offer> take_offer(const std::function<bool(const std::string& terms)>& fit);
   // Counts the objects that have a thread of their own, which reads the view. While there is one,
-  // survive() refuses. Relaxed: they are made in a Making, which orders this before survive()
-  // looks.
+  // survive() and admit() refuse. Relaxed: they are made in a Making, which orders this before
+  // next_view_held() looks.
   void hold(int change) noexcept { held_.fetch_add(change, std::memory_order_relaxed); }
   int held() const noexcept { return held_.load(std::memory_order_relaxed); }
   // An object of a broken group ends. If this rank has prepared for the next view, the others may
@@ -102,8 +102,8 @@ class Survival {
   Meeting& meeting() noexcept { return meeting_; }
   // Guarded by the lock of the group.
   ViewMessages& messages() noexcept { return messages_; }
-  // The ranks that have met at the rendezvous of the group, to begin `view`: the first one, or that
-  // of the last admission, which may begin with fewer ranks.
+  // `view`: the first view, or that of the last admission, with the ranks that met at the
+  // rendezvous of the group to begin it. That view may begin with fewer of them.
   void set_met_for(View view) noexcept { met_for_ = std::move(view); }
   // Whether they are the ranks of this view.
   bool have_met() const noexcept {
@@ -111,7 +111,7 @@ class Survival {
   }
 
   // Calls of this rank that make an object of the group, or have waited for a millisecond or more
-  // and still wait. While there is one, survive() in another thread is refused.
+  // and still wait. While there is one, survive() and admit() in another thread are refused.
   std::atomic<int>& num_calls() noexcept { return num_calls_; }
   // Whether a thread of this rank is in survive().
   std::atomic<bool>& surviving() noexcept { return surviving_; }
@@ -148,7 +148,7 @@ class GroupState;
 // admit_between_nodes.cc).
 class NextView {
  public:
-  // This rank makes ready for the view, and makes no more calls in the last one.
+  // This rank gets ready for the view, and makes no more calls in the last one.
   static void prepare(GroupState& group, std::uint64_t next) noexcept;
   // The view begins: all its ranks are ready. `offers`: those that a newcomer may take in it.
   static void begin(GroupState& group, View view, std::vector<Offer> offers = {}) noexcept;
@@ -158,16 +158,17 @@ class NextView {
   // Rendezvous::among().
   static void enter(GroupState& group, const Admission& admission, std::vector<Offer> offers,
                     BootstrapCollectives* invited, const Deadline& by);
-  // Throws Error if a member is lost: while ranks meet, no connection shows that one which has not
-  // come is lost.
+  // Throws Error if a member is lost: while ranks meet, no connection shows the loss of a rank that
+  // has not come.
   static void look_for_loss(GroupState& group);
-  // The same for links only. A rank that has left may have done so because another one was lost.
+  // The same for lost links only. A link to a rank that has left does not count: the rank may have
+  // left because another one was lost.
   static void look_for_lost_link(const GroupState& group);
   static std::optional<Error> loss_in(GroupState& group);  // what look_for_loss() throws
   // Whether this rank has come to the view.
   static bool has_come(const GroupState& group, std::uint64_t view) noexcept;
   static std::uint64_t last_admission(const GroupState& group) noexcept;
-  // A newcomer, which has met the others at `meeting`.
+  // Makes the group on a newcomer that has met the others at `meeting`.
   static std::shared_ptr<GroupState> newcomer(std::unique_ptr<Rendezvous> meeting,
                                               const Admission& admission,
                                               const GroupOptions& options,
@@ -208,11 +209,11 @@ class NextView {
                                          const Deadline& by);
 };
 
-// A call of this rank that makes an object of a group, which takes several meetings of one view. It
-// and survive() in another thread refuse each other.
+// A call of this rank that makes an object of a group, which takes several meetings of one view.
+// Such a call, and survive() or admit() in another thread, refuse each other.
 class Making {
  public:
-  // Throws Error while survive() runs. Without a group it does nothing.
+  // Throws Error while survive() or admit() runs. Without a group it does nothing.
   explicit Making(std::shared_ptr<GroupState> group);
   ~Making();
   Making(const Making&) = delete;
@@ -228,8 +229,8 @@ Error absence(GroupState& group, const Error& why);
 
 // Collective: where the ranks of the view meet to make objects. Throws Error if they do not meet.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by);
-// A call of that rendezvous. An error names the cause, if a rank of the group has reported it or
-// is lost (meeting.cc).
+// Runs `call` with that rendezvous. If it fails, the error names the cause, if a rank of the group
+// has reported it or is lost (meeting.cc).
 void meet_in_view(GroupState& group, const Deadline& by,
                   const std::function<void(Rendezvous&, const Deadline&)>& call);
 // Returns the text of each member, by its place in the view.

@@ -34,7 +34,7 @@ class ViewChange {
   Status come_and_begin(CallTime& time) noexcept;
   // Ends the calls of all ranks in the view, because of `why` unless a rank is lost.
   void end(const Status& why) noexcept;
-  // Why the view ends, if this rank sees that a rank died or left; else ok.
+  // Why the view ends, if this rank sees that a rank died, left or lost its link; else ok.
   static Status find_loss(const GroupState& group) noexcept;
   // Why the ranks of the view cannot meet; ok: this rank sees no reason. A rank that could not
   // meet the others may have ended because of that. So the reason that it wrote down is preferred
@@ -126,8 +126,8 @@ Status NextView::settle(GroupState& group, const Admission& admission, const Sta
 Status next_view_held(GroupState& group) {
   const int rank = group.rank();
   Survival& survival = group.survival();
-  // Sequentially consistent: partner: Making. First, as a call that it does not see may have made
-  // one of the objects that are looked for next.
+  // Sequentially consistent: partner: Making. This comes first, because a call that is over, and
+  // not seen here, may have made one of the objects that are looked for next.
   if (survival.num_calls().load(std::memory_order_seq_cst) > 0) {
     return {Code::kInvalidArgument,
             fmt::format("another thread of rank {} waits in a call of this group, or makes an "
@@ -218,7 +218,7 @@ Error absence(GroupState& group, const Error& why) {
   return cause;
 }
 
-// While they meet, no connection shows that a rank which has not come is lost.
+// While the ranks meet, no connection shows the loss of a rank that has not come, so `look` does.
 Rendezvous& meeting_of(GroupState& group, const Deadline& by) {
   const View& view = group.view();
   if (group.survival().have_met()) return group.rendezvous();
@@ -327,7 +327,7 @@ void ViewChange::sleep(const std::vector<int>& undecided) noexcept {
 }
 
 // Every rank of the view comes to the same members and numbers: seats are decided once, and what a
-// rank wrote before it took its seat stays until all ranks are at the next view but one.
+// rank wrote before it took its seat stays until all ranks of the view come to the one after it.
 Status ViewChange::begin() {
   View view{.number = next_};
   for (const int rank : view_.members) {
@@ -360,7 +360,7 @@ void NextView::begin(GroupState& group, View view, std::vector<Offer> offers) no
     objects = std::max(objects, slot.objects[view.number % 2].load(std::memory_order_relaxed));
   }
   group.nodes_.num_objects = static_cast<std::uint32_t>(objects);
-  // By the flags of ranks of other nodes read_barrier() tells late messages of the last view.
+  // read_barrier() tells late messages of the last view by these flags of ranks of other nodes.
   for (const int rank : view.members)
     if (!group.here(rank)) raise_to(flags.slot(rank).barrier, barriers);
   raise(flags.slot(group.rank_).barrier, barriers);

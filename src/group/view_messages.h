@@ -39,8 +39,8 @@ class ViewMessages {
   // During survive(): the ranks of nodes whose hosts are silent count as lost. A host that is gone,
   // or cut off, sends no error, and the network waits for it without limit.
   static void lose_silent_nodes(GroupState& group);
-  // The ranks of the node of `rank` count as lost: it gave up this view, which has begun with them.
-  // Call with the lock of the group.
+  // The ranks of the node of `rank` count as lost: the node gave up this view, which has begun with
+  // its ranks. Call with the lock of the group.
   void lose_node_that_gave_up(GroupState& group, int rank) const;
 
   // These are for threads that have the lock of the group.
@@ -53,12 +53,12 @@ class ViewMessages {
   void send_view(GroupState& group, const std::vector<int>& peers) const;
   // The messages of the agreement that have come.
   std::vector<Kept> take_agreement();
-  // Those of later views that were among them are kept, unless newer ones have come.
+  // Puts back messages of later views that were among them, unless newer ones have come.
   void put_back(std::vector<Kept> later);
   // A rank that asks for a view which has begun gets the ranks of that view: the rank that decided
-  // it may have died before it told all. For a later view, a rank that has left says so again: the
-  // one that asks may have had no message of it before.
-  // The ranks of a node that gave up the last view which this rank has begun count as lost.
+  // the view may have died before it told all. To a rank that asks for a later view, a rank that
+  // has left says so again: they may have exchanged no message before. The ranks of a node that
+  // gave up the last view which this rank has begun count as lost.
   void answer_late_ranks(GroupState& group);
 
   // Collective among the members of this view: the lowest one says where they meet. Returns what it

@@ -1,6 +1,7 @@
 // The one wait loop of ferry: spin, yield, sleep. giving_up.cc decides whether it ends with an
-// error. Every wait of group and exchange uses this loop; no other code of the library blocks on a
-// peer.
+// error. Every wait in an operation of a group, an exchange or collectives of the CPU uses this
+// loop. A rank waits for peers elsewhere only where a group or an object of it is made, in
+// survive(), admit() and fence(), and where it leaves.
 #include "group/wait.h"
 
 #include <fmt/format.h>
@@ -15,13 +16,14 @@ namespace ferry::internal {
 namespace {
 
 // Pauses before the first look at the clock; a shorter wait, of about a microsecond, is not
-// counted. Two looks would be a third of a small call.
+// counted. Two looks would take a third of the time of a small call.
 constexpr int kUntimedSpins = 64;
 constexpr int kSpins = 2000;  // pauses before the first yield, with a processor for every thread
 constexpr int kSpinsCrowded = 20;  // and without
-// The same, if each look at the flags is a look at the network too, which costs as much as a yield.
+// The same without a processor for every thread, if each look at the flags is a look at the network
+// too, which costs as much as a yield.
 constexpr int kSpinsCrowdedNetwork = 1;
-constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
+constexpr std::int64_t kYieldNs = 1'000'000;  // after this time yielding turns into sleeping
 // The same, if the awaited rank may need this processor to move messages.
 constexpr std::int64_t kYieldCrowdedNetworkNs = 200'000;
 

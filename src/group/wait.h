@@ -17,8 +17,8 @@ namespace ferry::internal {
 
 // The deadline of one call, which all of its waits share. A wait looks at it every few
 // milliseconds; the time begins with the first look. The time between two looks counts for at most
-// kLongestLookNs: if it was longer, this rank did not run (it was stopped, maybe with all others),
-// or it moved rows.
+// kLongestLookNs, and at most half of the limit: if it was longer, this rank did not run (it was
+// stopped, maybe with all others), or it moved rows.
 class CallTime {
  public:
   explicit CallTime(std::chrono::nanoseconds limit) noexcept

@@ -53,12 +53,13 @@ HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t b
       hn::StoreU(lanes, tag, to + i);
     }
   }
-  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);  // or vectors that divide no turn (SVE)
+  // With streaming, bytes remain only for vectors (of SVE) whose size does not divide a turn.
+  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);
 #endif
 }
 
-// The part of a row's copy that starts `begin` and ends `end` bytes behind its first whole line;
-// the first part includes the bytes before the first whole line and after the last.
+// Copies the part of a row from `begin` to `end` bytes after the start of its first whole line. The
+// part that begins at 0 includes the bytes before the first whole line and after the last.
 HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t bytes,
                             std::size_t begin, std::size_t end) {
   const std::size_t head = bytes_before(to, bytes, kLineBytes);

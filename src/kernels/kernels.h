@@ -17,8 +17,9 @@ enum class Stores : std::uint8_t {
   kStreaming,  // non-temporal where the row allows; call stores_fence() before raising a flag
 };
 
-// How cached copies and sums go through a row: from both ends to its middle, or from its first line
-// to its last, copies to several rows in turns. The bytes are the same.
+// How cached copies and sums go through a row. kInwards: from both ends to the middle. kUpwards:
+// from the first byte to the last, where a copy to several rows writes a part of each in turn. The
+// results are the same.
 enum class RowOrder : std::uint8_t { kInwards, kUpwards };
 RowOrder row_order() noexcept;  // the faster one on this processor
 

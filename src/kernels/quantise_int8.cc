@@ -1,4 +1,5 @@
-// The wires int8 and int8_static: a row's largest magnitude, then a byte per element.
+// The wires int8 and int8_static: a byte per element. int8 first finds the largest magnitude of the
+// row.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantise_int8.cc"
 #include "hwy/foreach_target.h"

@@ -20,7 +20,7 @@ struct ConstantSummand {
 };
 void constant_summand(const ConstantSummand& args) noexcept;
 
-// out = round(z), y = round(round(z * rstd) * gamma).
+// rstd = 1 / sqrt(mean(z^2) + epsilon), out = round(z), y = round(round(z * rstd) * gamma).
 struct NormaliseRow {
   const float* z;     // [hidden]
   const void* gamma;  // [hidden] of type

@@ -49,9 +49,9 @@ HWY_INLINE void with_type(DataType type, Body body) {
   }
 }
 
-// Calls body(from, to, h) for each chunk of n elements; h is its first element. The elements behind
-// the last whole chunk are copied to a chunk that is filled up with zeros. to_element 0: nothing is
-// written.
+// Calls body(from, to, h) for each chunk of n elements; h is the index of its first element. The
+// elements behind the last whole chunk are copied to a chunk that is filled up with zeros.
+// to_element 0: nothing is written.
 template <std::size_t from_element, std::size_t to_element, class Body>
 HWY_INLINE void for_each_chunk(const std::byte* from, std::byte* to, std::size_t n, Body body) {
   const std::size_t chunk = 2 * hn::Lanes(FloatTag());
@@ -207,7 +207,7 @@ HWY_INLINE std::uint32_t max_magnitude(const std::byte* row, std::size_t n) {
   return float_bits_of<type>(largest_magnitude<type>(row, n, magnitude));
 }
 
-// The same of the smallest abs x that is not zero; there must be one.
+// The bits of the smallest abs x that is not zero, as a float32; there must be one.
 template <DataType type>
 HWY_INLINE std::uint32_t min_magnitude(const std::byte* row, std::size_t n) {
   constexpr auto kMax = std::numeric_limits<Magnitude<type>>::max();

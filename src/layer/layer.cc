@@ -93,9 +93,10 @@ Status Run::in_two() {
   if (status.ok()) status = exchange_.dispatch_recv(first.dispatch, first.received);
   if (!status.ok()) return status;
   prepare(first);
-  // A send half waits until its rows are sent. Until then only that thread uses the exchange. Where
-  // the system refuses a thread, the send half runs in get(); where it refuses memory, after the
-  // experts.
+  // The send half of the second batch runs in a thread beside the experts of the first, since it
+  // waits until its rows are sent. Only that thread uses the exchange meanwhile. Where the system
+  // refuses a thread, the send half runs in get(); where it refuses memory, in the call of send()
+  // after the experts.
   std::future<Status> sent;
   try {
     sent = std::async(std::launch::async | std::launch::deferred, [&] { return send(second); });
@@ -104,7 +105,8 @@ Status Run::in_two() {
   compute(first, {});
   status = sent.valid() ? sent.get() : send(second);
   if (status.ok()) status = publish(first);
-  // The other ranks have sent both halves; they learn of the failure when they receive the first.
+  // The other ranks learn of the failure in combine_recv(first) at the latest, before which they
+  // receive the second batch. So this rank receives that batch, too.
   if (!status.ok() && status.group_usable())
     static_cast<void>(exchange_.dispatch_recv(second.dispatch, second.received));
   if (status.ok()) status = compute_as_rows_come(second);

@@ -1,6 +1,6 @@
-// Pool: the buffers of this rank's window. Chooses the buffer that is posted, filled or copied
-// into, keeps the number of the last operation whose ranks read it, and backs it with memory. Peers
-// know of a buffer only through records.
+// Pool: the buffers of this rank's window. It chooses a buffer for an operation, keeps for each
+// buffer the number of the last operation that published rows of it, and backs buffers with memory.
+// Peers know of a buffer only through records.
 #pragma once
 
 #include <atomic>
@@ -58,8 +58,8 @@ class Pool {
   // Not null. Without a window it is not to be read.
   std::byte* data(int buffer) const noexcept { return window_ + buffer * buffer_bytes_; }
   std::size_t window_bytes() const noexcept { return buffers_.size() * buffer_bytes_; }
-  // The pinned buffer that holds all of [data, data + length), if any. `in_window`: the range
-  // overlaps the window.
+  // The pinned buffer whose rows hold all of [data, data + length), if there is one. `in_window`:
+  // the range overlaps the window.
   struct Found {
     std::optional<int> buffer;
     bool in_window = false;
@@ -79,7 +79,7 @@ class Pool {
     std::uint64_t published = 0;  // last operation that published rows of it
     std::uint64_t used = 0;       // larger: more recently
     std::int64_t backed_rows = 0;
-    std::vector<bool> chunks;  // backed with memory
+    std::vector<bool> chunks;  // whether each is backed with memory
   };
 
   std::shared_ptr<Segment> segment_;

@@ -55,7 +55,7 @@ void check_bytes(std::size_t bytes) {
 }
 
 int create_file(std::size_t bytes) {
-  // A size over this limit would end in SIGXFSZ.
+  // A size over this limit would end the process with SIGXFSZ.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       mapped_bytes(bytes) > limit.rlim_cur) {
@@ -105,7 +105,8 @@ int retrying_madvise(std::byte* begin, std::size_t length, int advice) noexcept 
   return result;
 }
 
-// For kernels without MADV_POPULATE_WRITE; every page of the file exists.
+// Maps pages by reading them, on kernels without MADV_POPULATE_WRITE. All these pages exist in the
+// file already.
 void read_pages(const std::byte* begin, std::size_t length) noexcept {
   for (std::size_t at = 0; at < length; at += page_bytes()) {
     static_cast<void>(*reinterpret_cast<const volatile std::byte*>(begin + at));
@@ -127,8 +128,8 @@ std::size_t file_bytes(int fd) noexcept {
   return fstat(fd, &file) == 0 ? static_cast<std::size_t>(file.st_blocks) * 512 : 0;
 }
 
-// Makes huge pages where the kernel allows: it collapses ranges that have a page. After a refusal
-// the pages stay small.
+// Makes huge pages where the kernel allows. The kernel collapses only ranges that have a page, so
+// this makes one page in each first. After a refusal the pages stay small.
 void collapse(std::byte* begin, std::size_t length) noexcept {
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(begin);
   const std::size_t head = round_up(address, Segment::kHugePage) - address;
@@ -211,7 +212,7 @@ bool Segment::commit(std::size_t offset, std::size_t length) noexcept {
   if (offset > bytes_ || length > bytes_ - offset) return false;
   const std::size_t begin = round_down(offset, page_bytes());
   const std::size_t end = round_up(offset + length, page_bytes());
-  // A lower limit of the pages that are missing; the pieces below are counted exactly.
+  // A lower bound of the missing memory. Below, the missing pages of each piece are counted.
   if (!is_available((end - begin) - std::min(end - begin, file_bytes(fd_)))) return false;
   std::size_t fresh = begin;  // all pieces from here on had no page before this call
   for (std::size_t at = begin; at < end;) {

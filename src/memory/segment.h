@@ -32,8 +32,8 @@ class Segment {
   std::uint64_t id() const;
 
   // Backs [offset, offset + length) with memory on the caller's NUMA node, in huge pages where the
-  // kernel allows, and maps it in this process. False when memory is refused; a later access cannot
-  // end in SIGBUS, since the caller does not use the range.
+  // kernel allows, and maps it in this process. Returns false if memory is refused. The caller then
+  // does not use the range, so no access ends in SIGBUS.
   bool commit(std::size_t offset, std::size_t length) noexcept;
 
   // Maps memory that another process committed, so that the first exchange takes no page faults.

@@ -60,8 +60,8 @@ class WindowLayout {
     return control(rank) + control_.counts +
            (number & control_.ring_mask) * control_.count_row_bytes;
   }
-  // The sums of count rows that the ranks of the node made for a local_rank. Empty where
-  // shared_sums is not set.
+  // Sums of count rows, which the ranks of the node make together (place_rows.cc): over the ranks
+  // before a local_rank, and over all. They have no bytes where shared_sums is not set.
   std::size_t sums_before(int local_rank) const noexcept {
     return sums_.begin + local_rank * sums_.stride;
   }
@@ -70,7 +70,8 @@ class WindowLayout {
   }
   std::size_t sums_bytes() const noexcept { return sums_.stride; }
   // A list that a rank makes of the rows that it sends (exchange/dispatch/row_metadata.h). `index`
-  // and that of a window count the ranks of the node that have some (SegmentPlaces).
+  // counts the ranks of the node that have row lists, and that of window() the ranks that have
+  // windows (SegmentPlaces).
   std::size_t row_list(int index, std::uint64_t number) const noexcept {
     return row_lists(index) + (number & lists_.ring_mask) * lists_.bytes;
   }

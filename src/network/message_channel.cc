@@ -145,7 +145,7 @@ void MessageChannel::send_soon(int peer, std::span<const std::byte> head,
   add_to_bundle(peer, head, body);
 }
 
-// Where there is no memory, it throws and adds nothing.
+// Throws without memory, and then adds nothing.
 void MessageChannel::add_to_bundle(int peer, std::span<const std::byte> head,
                                    std::span<const std::byte> body) {
   Outgoing*& bundle = peers_[static_cast<std::size_t>(peer)]->bundle;
@@ -180,8 +180,8 @@ MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
   return messages_.back().get();
 }
 
-// To a peer that is not connected nothing is sent, and its packets have no numbers: an object of an
-// earlier view may end after another process has taken the place of the peer.
+// For a peer that is not connected, no packet is cut or numbered, and the message counts as sent:
+// an object of an earlier view may end after another process has taken the place of the peer.
 void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   Peer& to = *peers_[static_cast<std::size_t>(message->peer)];
   FERRY_CHECK(message->packets_remaining, ==, 0U);

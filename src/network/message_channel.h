@@ -95,20 +95,21 @@ class MessageChannel {
 
   void send_bundled();
 
-  // Sends and receives as much as is possible now, and reads the messages that have arrived. Sets
+  // Sends and receives without waiting, and reads the messages that this call received whole. Sets
   // `lost` to the peers that were lost since the last call. Returns true if there was something to
-  // do. Only one thread at a time may call this.
+  // do; then there may be more. Only one thread at a time may call this.
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
-  // From now on nobody waits until messages to this peer have been sent.
+  // From now on all_sent() ignores the messages to this peer.
   void disregard(int peer);
-  // Another process is the peer from now on, and `job` is the one of its packets. What the one
-  // before sent does not arrive any more. The new one must be connected.
+  // From now on the peer is another process, whose packets have this `job`. Packets of the process
+  // before it are dropped. The new process must be connected.
   void replace(int peer, std::uint64_t job);
   std::uint64_t job() const noexcept { return self_.job; }
-  // Returns true if all messages have been sent, so that their memory is free.
+  // Returns true if all messages, except those to disregarded peers, have been sent, so that their
+  // memory is free.
   bool all_sent() const;
-  // [ranks]: how many messages to each rank were queued, and how many of the oldest of them have
-  // all left the memory of this rank.
+  // [ranks]: how many messages to each rank were queued, and how many of them, counted from the
+  // oldest without a gap, have left the memory of this rank.
   struct Traffic {
     std::uint64_t queued = 0, sent = 0;
   };
@@ -165,7 +166,7 @@ class MessageChannel {
   Transport::Events events_;                         // the events of the last receive()
   std::vector<Loss> lost_;                           // the losses that the last receive() found
   std::size_t under_way_ = 0;                        // number of messages
-  bool disregards_ = false;                          // some peer
+  bool disregards_ = false;                          // whether some peer is disregarded
   int asleep_ = 0;                                   // number of threads inside sleep()
   Counters counters_;
 };

@@ -1,8 +1,8 @@
-// TcpSockets: the TCP sockets of one transport, which UCX does not show; they are found among this
-// process's descriptors by their ports. Only hosts of the job can connect; TCP retransmits to a
-// silent peer every second without limit; and forked children close the sockets, since they would
-// keep the connections of a dead rank open. Without TCP there are no sockets, and no call has an
-// effect.
+// TcpSockets: the TCP sockets of one transport, which UCX does not show; they are found among the
+// descriptors of this process by their ports. Only hosts of the job can connect; TCP retransmits to
+// a silent peer without limit, every second from Linux 6.15 on; and forked children close the
+// sockets, since they would keep the connections of a dead rank open. Without TCP there are no
+// sockets, and no call has an effect.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class TcpSockets {
   // were refused.
   std::vector<IpEndpoint> unconnected() const;
   // The hosts that have acknowledged nothing for `ms`, though the kernel sends them packets again
-  // and again. A host acknowledges also for a process that is stopped.
+  // and again. The host of a stopped process acknowledges packets, and is not silent.
   std::set<Ip> silent(std::uint32_t ms) const;
   bool none() const noexcept { return ports_.empty(); }
   // The reason why the kernel lets other hosts connect in spite of the filter. Empty if it does

@@ -74,8 +74,8 @@ class Transport {
   // true if the caller may use the memory again at once; the ticket then does not appear.
   virtual bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
                     void* ticket) = 0;
-  // Sends and receives as much as is possible now, reads the packets that have arrived, and adds
-  // other events. Returns true if there was something to do.
+  // Sends and receives without waiting, reads the packets that this call received, and adds other
+  // events. Returns true if there was something to do; then there may be more.
   virtual bool progress(const PacketReader& read, Events& events) = 0;
 
   // Must be called before sleep(), so that every later event ends the sleep. Returns false if there

@@ -30,9 +30,10 @@ class Graph {
   const Machine& machine() const noexcept { return machine_; }
   const Topology& tree() const noexcept { return machine_.tree; }
   int num_ranks() const noexcept { return machine_.tree.num_ranks(); }
-  // The number of kinds of links. Each link of the machine is a kind. A mesh over groups with a
-  // shared port has two more kinds, its parts: its links between mates of these groups, and its
-  // links inside the groups. If a token takes the parts, it crosses to a group once.
+  // The number of kinds of links. Each link of the machine is a kind. A mesh that joins groups at
+  // one or more levels over shared resources (entered_levels) has further kinds, its parts: for
+  // each such level its links between mates, and its links inside the innermost of these groups. If
+  // a token takes the parts, it crosses to a group once.
   int num_kinds() const noexcept { return static_cast<int>(kinds_.size()); }
   const Machine::Link& link(int kind) const { return machine_.links[kinds_[kind].link]; }
   // A mesh and its parts have the same index.

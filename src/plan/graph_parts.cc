@@ -19,8 +19,8 @@ std::vector<bool> Graph::closed_per_group() const {
 }
 
 // The levels whose groups a mesh enters and leaves over a resource that the ranks of a group share:
-// a port or the links of the level. It also includes levels inside whose groups other links join
-// the ranks, so that a rank can pass a token on. The outermost level comes first.
+// a port or the links of the level. The result also has the levels inside whose groups other links
+// join the ranks, so that a rank can pass a token on. The outermost level comes first.
 std::vector<int> Graph::entered_levels(int kind) const {
   const Machine::Link& link = machine_.links[kind];
   std::vector<int> entered_levels;

@@ -12,8 +12,8 @@ namespace ferry::internal {
 
 class HopWays {
  public:
-  // The resources that hops use. Equal resources are one. `passages` is [passages] and leaves out
-  // the link. `links` is [kinds of links], and -1 means that there is no resource.
+  // The resources that hops use. One resource stands for all equal ones. `passages` is [passages]
+  // and leaves out the link. `links` is [kinds of links], and -1 means that there is no resource.
   struct HopUses {
     const std::vector<std::vector<Use>>& passages;
     const std::vector<int>& links;

@@ -23,7 +23,8 @@ struct MachineLine {
   std::string_view text;
 };
 
-// Reads the lines of a machine, which may have been converted from another format. Refuses presets.
+// Reads the lines of a machine, which may have been converted from another format. Refuses the
+// presets of presets.h; the tree may be a preset of Topology::parse.
 Machine parse_lines(std::span<const MachineLine> lines);
 
 }  // namespace ferry::internal

@@ -160,7 +160,7 @@ std::vector<bool> Routing::experts_in(const Ranks& ranks) const {
 double Routing::missed_limited(const Ranks& ranks) const {
   const std::vector<bool> in = experts_in(ranks);
   const int group_size = experts_ / groups_;
-  // ^ways[m][n] is the share of all choices of m groups in which n experts of the set are.
+  // ways[m][n] is the number of choices of m groups that hold n experts of these ranks.
   std::vector<std::vector<double>> ways(groups_chosen_ + 1, std::vector<double>(ranks.experts + 1));
   ways[0][0] = 1;
   for (int group = 0; group < groups_; ++group) {

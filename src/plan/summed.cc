@@ -183,7 +183,8 @@ class SummedBuilder {
   const BuildInput& input_;
   const std::vector<WeighedForest>& forests_;
   Resources resources_;
-  // Must come before sums_, since its kinds of loads come first in the list.
+  // Declared before sums_, so that the kinds of loads of the local tasks come first in
+  // Resources::kinds().
   const std::array<Local, 2> local_;
   const HopSums sums_;
   std::vector<Resource> list_;  // resources_.list() and the links

@@ -29,7 +29,7 @@ struct ActiveSet {
   bool all() const noexcept { return chosen.empty(); }
 
   std::vector<int> chosen;   // the ranks that the call named; empty: all
-  int num_members;           // sources of a domain
+  int num_members;           // ranks of each domain that take part
   int tp_size;               // number of tp_ranks; the ranks of one tp_rank are a domain
   int member;                // the member that is this rank; -1: it does not take part
   int tp_rank;               // tp_rank of this rank

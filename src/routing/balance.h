@@ -26,12 +26,12 @@ ReplicaSlots replicate(std::span<const float> loads, int num_slots);
 
 struct BalanceShape {
   int num_slots = 0;   // slots of all ranks together
-  int num_groups = 1;  // groups of experts, each in one node; ignored unless num_nodes divides it
-  int num_nodes = 1;
+  int num_groups = 1;  // groups of experts, each in one node
+  int num_nodes = 1;   // if it does not divide num_groups, both count as 1
   int num_ranks = 1;
 };
 // The slots of rank 0, then those of rank 1, and so on. Throws Error(kInvalidArgument) for counts
-// that do not divide.
+// that do not divide, for fewer slots than experts, and for a load that is negative or not finite.
 ReplicaSlots balance(std::span<const float> loads, BalanceShape shape);
 
 }  // namespace ferry::internal

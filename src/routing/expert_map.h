@@ -1,7 +1,7 @@
 // ExpertMap: which member of an expert-parallel domain owns which expert. Members are the ranks
 // that take part, numbered as sources are. Pure data, equal on all members. A column is an expert
 // that rows can go to: the routed experts [0, E), then one column for each rank that holds a shared
-// expert. Each column of a member that takes part is in columns_of() of exactly one member.
+// expert. Each column whose owner takes part is in columns_of() of exactly one member.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace ferry::internal {
 class ExpertMap {
  public:
   // `members` are ranks of a domain of `num_ranks`. Throws Error(kInvalidArgument) when an owner is
-  // outside [0, num_ranks), the list has the wrong length, or shared experts do not fit the ranks.
+  // outside [0, num_ranks), expert_rank has the wrong length, expert_ranks or token_ranks are
+  // refused (check_roles), or shared experts do not fit the ranks.
   ExpertMap(const ExchangeConfig& config, int num_ranks, std::span<const int> members);
 
   int num_columns() const noexcept { return static_cast<int>(owner_.size()); }

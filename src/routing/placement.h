@@ -44,7 +44,7 @@ bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) n
 struct ColumnSums {
   std::vector<std::int32_t> before_me, all;
   std::vector<std::vector<std::int32_t>> by_tp_rank;  // empty where tp_size is 1
-  std::vector<std::int32_t> next;                     // [columns]: the row for the next entry
+  std::vector<std::int32_t> next;  // [columns], kRankMajor [members]: the row for the next entry
 };
 
 // Sums the count rows of active.ranks. Here and below, a null row is one of zeros: that of a rank
@@ -63,7 +63,7 @@ void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& 
 
 // Computes refs, totals and the receive side of `route` from its columns, the count rows of
 // route.active->ranks and their sums. The cost is E + R * L + T * K, where L is the number of
-// experts of this rank; kRankMajor adds R * R.
+// experts of this rank; kRankMajor adds R * R + T * K^2.
 void place(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
            ColumnSums& sums, Route& route);
 

@@ -31,12 +31,13 @@ struct ForwardingTable {
   std::vector<Mate> mates;
   int outermost = 0;  // the level of the first mate; without mates, the level of the hosts
   std::vector<bool> is_mate;
-  // [ranks]: whether this rank is the last hop for messages of that rank, which is of another node,
-  // directly or through other ranks. This rank then writes that rank's flags for the ranks of this
-  // node.
+  // [ranks]: whether this rank serves that rank, which is of another node: its messages end here,
+  // directly or through other ranks, and this rank writes its flags for the ranks of this node.
   std::vector<bool> is_served;
-  // [ranks]: the rank that forwards the messages of each rank towards this node. It is the rank
-  // itself if it is of this node or sends to this node directly.
+  // [ranks]: the mate to which each rank sends what is for this node: its mate in this rank's group
+  // of the outermost level at which the two differ. That mate is of this node (this rank, for ranks
+  // that send to it directly), or forwards towards this node. It is the rank itself for a rank of
+  // this node, and if no rank of that group takes part.
   std::vector<int> last_hop;
   // [ranks]: the mate through which this rank reaches each rank, as an index of `mates`. It is -1
   // for a rank of this node, or of a group in which no rank takes part.

@@ -1,7 +1,8 @@
 // The mate rule. No other code states it (docs/topology.md, "Mates"). Link::mates joins a rank with
-// its mate in a sibling group. If Link::mates is empty, the position of the mate differs from that
-// of the rank in the bits of Link::mates_xor, modulo the size of the mate's group. Over a second
-// way a rank has another mate, by the bits of SecondWay.
+// its mate in a sibling group. If Link::mates is empty, or that mate does not take part, the
+// position of the mate differs from that of the rank in the bits of Link::mates_xor, modulo the
+// number of ranks that may be the mate. Over a second way a rank has another mate, by the bits of
+// SecondWay.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace ferry::internal {
 
-// The position of the mate in a group of `group_size` ranks, if Link::mates is empty.
+// The position of the mate among `group_size` ranks, where Link::mates names none.
 constexpr std::size_t mate_position(std::size_t position, std::size_t group_size,
                                     int mates_xor) noexcept {
   return (position ^ static_cast<std::size_t>(mates_xor)) % group_size;

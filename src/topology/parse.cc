@@ -16,7 +16,7 @@ namespace {
 using Level = Topology::Level;
 
 // A preset is a number of equal machines, each with the levels `inside`. The presets are widely
-// used machines, named after their makers' software. A user adds the speeds ("gpu8:4@50GB/s").
+// used machines. A user adds the speeds ("gpu8:4@50GB/s").
 struct Preset {
   std::string_view name;
   std::string_view outermost;  // the level of the machines

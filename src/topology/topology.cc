@@ -95,7 +95,7 @@ void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   }
 }
 
-// Checks that the mate rule with `bits` gives every position a mate.
+// Checks that for every position of a group, position ^ bits is a position of that group too.
 void check_xor(const Topology::Level& level, int bits) {
   const int size = static_cast<int>(std::bit_ceil(static_cast<unsigned>(bits) + 1));
   for (int group = 0; group < level.num_groups(); ++group) {

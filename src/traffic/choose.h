@@ -13,8 +13,8 @@ namespace ferry::internal {
 // links.
 Candidate candidate_of(const Topology& topology, const Traffic& traffic, Algorithm algorithm);
 
-// The algorithm that best_first() puts first, with the sentence of why(). Among equal ones
-// kHierarchical is chosen.
+// The algorithm that best_first() puts first, with the sentence of why(). Equal ones are preferred
+// in the order kHierarchical, kFullmesh, kAllgather. On one node, kFullmesh without a comparison.
 AlgorithmChoice choose_algorithm(const Topology& topology, const Traffic& traffic);
 
 // Returns "auto", "fullmesh", "hierarchical" or "allgather".

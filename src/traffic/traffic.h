@@ -35,7 +35,7 @@ Traffic traffic_of(const ExchangeConfig& config, int num_ranks);
 double touch_probability(int experts, int num_experts, int top_k);
 double touch_probability(const Traffic& traffic, int experts);
 
-// The share of a rank's tokens that chose experts of other ranks, on average.
+// Which ranks the tokens of a rank go to, on average.
 struct Demand {
   // The share of the tokens that chose an expert on at least one of `ranks`, which ascend.
   std::function<double(std::span<const int> ranks)> touched;

@@ -89,9 +89,9 @@ struct Side {
   }
 };
 
-// Which mate serves a rank does not depend on the token, and whether a token goes to a group
-// depends on the group alone. So the number of tokens that a rank *holds* is enough: its own, and
-// those that it received as a mate.
+// Which mate serves a rank does not depend on the token (a second way takes a fixed share of the
+// tokens), and whether a token goes to a group depends on the group alone. So the number of tokens
+// that a rank *holds* is enough: its own, and those that it received as a mate.
 class TreeWalk {
  public:
   TreeWalk(const Topology& topology, const Traffic& traffic, const Demand& demand,

@@ -48,8 +48,8 @@ std::vector<TreeStep> tree_steps(const Topology& topology, const Traffic& traffi
 bool crosses(const Topology& topology, const TreeStep& step, int level);
 // The bytes of a step on each link of a level that ranks use.
 std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level);
-// Whether `step` moves bytes that `other` brought: a mate passes on rows that came over an outer
-// level, or over the network. `combine`: the direction of combine, where sums go back.
+// Whether `step` moves bytes that `other` brought. In dispatch a mate passes on rows that came over
+// the network at an outer level; with `combine`, the sums go back the same way.
 bool waits_for(const TreeStep& step, const TreeStep& other, bool combine);
 // The latency of a hop: the largest one of the levels that it crosses.
 double latency_us(const Topology& topology, const TreeStep& step);

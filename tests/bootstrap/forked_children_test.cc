@@ -21,8 +21,8 @@ using testing::StartsWith;
 
 constexpr seconds kLong{15};  // a death that is found at the deadline is no death but a timeout
 
-// The child stays when this process dies. It has the process group of the rank, and not the pipe
-// of its result.
+// Forks a child that stays when this process dies. The child keeps the process group of the rank,
+// and closes the pipe for the rank's result.
 void fork_child_that_stays() {
   if (fork() != 0) return;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -34,7 +34,8 @@ void fork_child_that_stays() {
   for (;;) pause();
 }
 
-// Once the body of a rank has opened sockets and sent what it sends at once: forks, and dies.
+// A thread that waits until the body of the rank has opened sockets and sent its first bytes, then
+// forks a child and kills the process.
 std::thread forks_and_dies() {
   return std::thread([before = open_descriptors()] {
     while (open_descriptors() <= before) usleep(10'000);

@@ -16,7 +16,8 @@ using testing::HasSubstr;
 
 constexpr int kLowest = 3;
 
-// What all members see where `rank` is this one and the lowest member sends `text`; empty: its own.
+// What rank `rank` sees when the lowest member sends `text`; empty: the text that this rank itself
+// sends.
 Endpoint endpoint_of(int rank, const std::string& text = "") {
   const MeetingPlace place{"view 2", [&](const std::string& mine) {
                              EXPECT_EQ(mine.empty(), rank != kLowest);

@@ -26,7 +26,7 @@ pid_t start(int rank, const std::vector<std::string>& command) {
   _exit(127);
 }
 
-// The ranks of 4 to 7 that rank 5 finds to have ended, as an exit code.
+// Rank 5 looks which of ranks 4 to 7 have ended. Exit code 42: it found the right ones; else 1.
 TEST(LocalRanks, DISABLED_Observer) {
   LocalRanks local_ranks(kLaunch, 5);
   const auto seen = [&](const std::vector<int>& ranks, int expected) {
@@ -93,7 +93,8 @@ TEST(LocalRanks, LastOneThatEndedIsKnownOnceItsLauncherSleeps) {
             "42");
 }
 
-// A launcher in a shell may sleep between two ranks; so may one that waits for another program.
+// The launcher has not started its last rank: it may sleep between two ranks, or wait for another
+// program.
 TEST(LocalRanks, LastOneOfALauncherThatIsNotDoneIsAwaited) {
   EXPECT_EQ(seen_of_the_last([] {
               const pid_t pause = fork();

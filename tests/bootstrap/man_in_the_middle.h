@@ -24,8 +24,8 @@ struct Tamper {
   Kind kind = Kind::kNothing;
   Direction direction = Direction::kToMember;
   std::size_t at = 0;
-  std::size_t bytes = 1;           // that are dropped, repeated, inserted, swapped with as many
-  std::string text = {}, by = {};  // kReplace: each `text` by `by`, of one length
+  std::size_t bytes = 1;           // dropped, repeated or inserted; swapped with as many
+  std::string text = {}, by = {};  // kReplace: each `text` becomes `by`, of equal length
 };
 
 // One direction of one connection.

@@ -71,11 +71,11 @@ std::string named(const Tamper& tamper, const Meeting& meeting) {
       fmt::join(meeting.results, " | "));
 }
 
-// Process ids, which are in hellos, differ in length.
+// Hellos have process ids, whose lengths may differ by this many digits.
 constexpr std::size_t kPidDigits = 7;
-// How many bytes are dropped, repeated, put in another order; a header is one record of 40.
+// How many bytes are dropped, repeated or swapped. The record of a header has as many.
 constexpr std::size_t kSpan = 40;
-// Changes begin before the last of them, so that all the bytes that they affect do come.
+// Changes begin at least so many bytes before the end, so that all bytes that they affect arrive.
 constexpr std::size_t kLastBytes = 2 * kSpan + kPidDigits;
 
 // The bytes of the handshake: both sides send a share and a hello, of this length on this host;

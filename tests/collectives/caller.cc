@@ -157,9 +157,8 @@ class Memory {
   std::size_t size_;
 };
 
-// The data are a part of the output. They are replaced as soon as the call returns: nobody reads
-// them any more.
-// Rank s sends base[(s + d) % R] elements to rank d.
+// Rank s sends base[(s + d) % R] elements to rank d. The data are overwritten as soon as the call
+// returns, since no rank reads them any more.
 void Caller::all_to_all(bool shared) const {
   const Counts base = counts_of(size_, case_.count);
   const auto sent_by = [&](int rank) {
@@ -228,8 +227,9 @@ void Caller::ring() const {
   require_same(out, of(last, case_.count), "recv");
 }
 
-// Every rank sends to rank 0, which takes the second tag first, and the first from any rank. Tags
-// are those of the case alone: messages of the next one may be there already.
+// Every rank sends two messages to rank 0, which receives those with the second tag first, then
+// those with the first tag from any rank. The tags differ between cases, since messages of the next
+// case may already have come.
 void Caller::tags() const {
   const std::int64_t first = 2 * case_.count, second = first + 1;
   if (rank_ != 0) {
@@ -253,7 +253,8 @@ void Caller::tags() const {
   }
 }
 
-// Every rank begins to receive from all, the second message first, and then to send to all.
+// Every rank begins to receive two messages from each rank, the second one first, and then begins
+// to send.
 void Caller::begun() const {
   constexpr int kMessages = 2;
   const auto seed = [&](int number) { return case_.seed + 7 * number; };

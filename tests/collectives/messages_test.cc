@@ -32,8 +32,8 @@ void await_end_of(const Group& group) {
   while (group.usable()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Rank 0 makes no call, while a thread of it has a receive in progress. Rank 1 waits for rank 0
-// too.
+// Rank 0 makes no call, though it has a receive in progress. Ranks 1 and 2 wait for rank 0, and
+// must name it.
 TEST(MessageWaits, AThreadWithAnIdleReceiveIsNotSeenToWait) {
   run_ranks(Mode::kThreads, 3,
             [](const Group& group) {
@@ -174,7 +174,8 @@ std::vector<std::int32_t> numbers(std::size_t bytes) {
   return all;
 }
 
-// Rank 0 wants another message than the one that comes, and then that one too.
+// Rank 0 wants a small message, which comes behind a large one that it does not ask for until
+// later.
 TEST(MessageWaits, ASenderWaitsWhenItsReceiverKeeps64MiBOfOtherMessages) {
   constexpr std::size_t kBytes = std::size_t{66} << 20;
   run_ranks(Mode::kThreads, 2, [](const Group& group) {
@@ -205,7 +206,8 @@ TEST(MessageWaits, ASenderWaitsWhenItsReceiverKeeps64MiBOfOtherMessages) {
   });
 }
 
-// It waits for a message that the sender has not come to.
+// Rank 0 waits for a message that rank 1 never sends, because rank 1 is still sending the one
+// before.
 TEST(MessageWaits, ARankThatCannotKeepWhatComesNamesTheSenderAtItsDeadline) {
   constexpr std::size_t kBytes = std::size_t{80} << 20;
   run_ranks(Mode::kThreads, 2, [](const Group& group) {

@@ -28,7 +28,8 @@ double drawn_number(Random& random) {
   }
 }
 
-// NaNs are quiet and positive, and no sum meets two: which one it keeps is the processor's choice.
+// Whether an element is NaN. All NaNs are quiet and positive, and no sum has two of them, since it
+// depends on the processor which of two NaNs the sum keeps.
 bool is_nan(std::uint64_t seed, int rank, std::int64_t i) {
   return rank == 0 && (i + static_cast<std::int64_t>(seed)) % 97 == 0;
 }

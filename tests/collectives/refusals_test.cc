@@ -73,8 +73,8 @@ TEST_P(RefusedCalls, ABadArgumentIsInvalidHereAndRejectedElsewhere) {
   });
 }
 
-// Rank 2 gives memories that overlap: what it reads was written before, in a call of several
-// rounds.
+// Rank 2 gives memories that overlap: in a call of several rounds it would read what an earlier
+// round has written.
 TEST_P(RefusedCalls, MemoriesThatOverlapAreRefused) {
   on_ranks([](Collectives& c) {
     std::vector<float> data(32);
@@ -201,7 +201,8 @@ TEST_P(RefusedCalls, OptionsThatDifferAreNamedAtCreation) {
             "", {.deadline = std::chrono::seconds(20)});
 }
 
-// Rounds are counted in the flags of ranks: more of them would be taken for those of the next call.
+// The flags of a rank count the rounds of a call. More rounds than they can count would be taken
+// for those of the next call.
 TEST_P(RefusedCalls, ACallOfMoreRoundsThanFlagsCountIsRefused) {
   run_ranks(GetParam().mode, 2,
             [](const Group& group) {

@@ -21,7 +21,7 @@ void* operator new(std::size_t bytes) {
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-// Its memory, too, ends in the operator delete below.
+// Its memory comes from malloc too, as operator delete below expects.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*nothrow*/) noexcept {
   try {
     return operator new(bytes);

@@ -13,9 +13,9 @@
 namespace ferry::test {
 namespace {
 
-constexpr int kLonger = 1500;  // ms: than ranks that are left out are waited for
+constexpr int kLonger = 1500;  // ms; longer than a rank waits for ranks that are left out
 constexpr std::int64_t kUnwaitedNs =
-    500'000'000;  // less than they are, and much for a busy machine
+    500'000'000;  // shorter than such a wait, and long for a busy machine
 
 using Sets = std::vector<std::vector<int>>;  // the active ranks of each round; empty: all
 
@@ -32,8 +32,9 @@ Scenario scenario_of(const Nodes& nodes, const Sets& active) {
   return scenario;
 }
 
-// The rows of rank 1 come to the other node by rank 3, where they lie for a while. Rank 3 is left
-// out of the next operation, in which rank 1 speaks to that node by rank 2.
+// Messages from rank 1 to the other node go by rank 3 in the first round, and by rank 2 in the
+// second, from which rank 3 is left out. The rows of the first round are held back at rank 3
+// meanwhile.
 TEST(ActiveSets, FlagsOfANewSetDoNotOvertakeRowsOfTheLast) {
   const Nodes nodes = nodes_of_sizes({2, 2});
   const Scenario scenario = scenario_of(nodes, {{}, {0, 1, 2}});
@@ -51,8 +52,8 @@ TEST(ActiveSets, FlagsOfANewSetDoNotOvertakeRowsOfTheLast) {
   });
 }
 
-// Rank 2 takes the place of rank 1, which is stuck: what it tells their node of rank 0 is of an
-// operation that comes after that whose rows rank 1 has not read.
+// Rank 1 is stuck with rows of the first round, which it has not read. Rank 2 takes its place in
+// the second round. What rank 2 then tells its node about rank 0 belongs to a later operation.
 TEST(ActiveSets, RankThatIsLeftBehindIsToldSo) {
   const Nodes nodes = nodes_of_sizes({1, 2});
   const Scenario scenario = scenario_of(nodes, {{0, 1}, {0, 2}});
@@ -75,8 +76,8 @@ TEST(ActiveSets, RankThatIsLeftBehindIsToldSo) {
   });
 }
 
-// A front of rank 2 refuses its arguments of an operation from which rank 2 is left out: no flag of
-// that operation comes to its node.
+// The front of rank 2 refuses the arguments of an operation from which rank 2 is left out. Flags of
+// that operation do not come to the node of rank 2.
 TEST(ActiveSets, RankThatIsLeftOutRefusesForItself) {
   const Nodes nodes = nodes_of_sizes({1, 1, 1});
   const Scenario scenario = scenario_of(nodes, {{}, {0, 1}, {0, 1}, {}});
@@ -99,8 +100,8 @@ TEST(ActiveSets, RankThatIsLeftOutRefusesForItself) {
               {.deadline = std::chrono::seconds(3), .topology = nodes.topology});
 }
 
-// Ranks that no set can have, given by all ranks: which ranks make the call is not known then, so
-// nobody is waited for. The last sets of the ranks differ.
+// All ranks name active ranks that are impossible. Nobody knows then which ranks make the call, so
+// nobody waits. The ranks were last in different sets.
 TEST(ActiveSets, SetsThatCannotBeAreRefusedAtOnce) {
   const std::vector<std::vector<int>> wrong = {{2, 2}, {0, 4}, {-1}};
   for (const std::vector<int>& sizes : {std::vector{4}, {2, 2}, {1, 1, 1, 1}}) {
@@ -198,8 +199,8 @@ TEST(ActiveSets, SetThatCannotBeIsReadByTheOthersAtAChange) {
   }
 }
 
-// Sets that follow each other without a combine: the end of a dispatch is no message of its own, so
-// a rank that goes on without others tells them.
+// Sets that follow each other without a combine. No message of its own tells the end of a dispatch,
+// so a rank that goes on without some ranks has to tell these.
 struct Sequence {
   const char* name;
   std::vector<int> nodes;  // sizes
@@ -211,7 +212,7 @@ class ActiveSetsInARow : public testing::TestWithParam<Sequence> {};
 TEST_P(ActiveSetsInARow, NoRankWaitsForOneThatMakesAllCalls) {
   const Nodes nodes = nodes_of_sizes(GetParam().nodes);
   const Scenario scenario = scenario_of(nodes, GetParam().active);
-  std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();  // of the longest calls
+  std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();  // least of the longest calls
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<std::int64_t> longest_ns(scenario.num_ranks);
     const auto body = [&](Group group) {

@@ -37,7 +37,8 @@ void play_without_some(Group& group, std::optional<Seat>& seat) {
     if (!play_view(group, *seat).ok()) return;
 }
 
-// Until no rank of the view is lost and all places are taken. A rank may be lost at any moment.
+// Calls survive() and admit() until the view has all ranks and is usable. Ranks may be lost at any
+// moment.
 void go_on_with_all(Group& group, std::optional<Seat>& seat) {
   while (set_of(group.view()) != kAll || !group.usable()) {
     if (!group.usable()) {
@@ -72,7 +73,7 @@ class Playing {
   Playing(Group& group, const Scenario& scenario, Shared& shared)
       : group_(group), scenario_(scenario), shared_(shared) {}
 
-  // In a view of all, until a rank is lost; true: until the end of the test.
+  // Plays in a view of all ranks until a rank is lost (false) or the test ends (true).
   bool until_loss() {
     try {
       begin();
@@ -92,7 +93,8 @@ class Playing {
   std::optional<Seat>& seat() { return seat_; }
 
  private:
-  // All ranks come to the same: the exchange of before, if all have it or join it, or a new one.
+  // All ranks come to have the same exchange: the former one, if all have it or join it, or else a
+  // new one.
   void begin() {
     if (!seat_) join();
     if (seat_ && play_view(group_, *seat_).code() == Code::kMismatch) seat_.reset();
@@ -114,9 +116,9 @@ class Playing {
   std::optional<Seat> seat_;
 };
 
-// Ranks are killed at any moment, also while they come back or others do; but one member lives.
-// Between nodes more than half of the members do, so only the last newcomer is killed again while
-// ranks are missing.
+// Ranks are killed at any moment, also while killed ranks come back, but at least one member stays
+// alive. Between nodes more than half of the members must live, so while ranks are missing only the
+// last victim is killed again.
 void kill_and_come_back(int kills, std::uint64_t seed) {
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), seed);
   void* const memory =
@@ -157,7 +159,7 @@ void kill_and_come_back(int kills, std::uint64_t seed) {
   munmap(memory, sizeof(Shared));
 }
 
-// Not that of the test.
+// A topology other than that of the test.
 std::string other_topology() {
   const bool two_nodes = test_nodes(kRanks).of_rank == std::vector{0, 0, 1, 1};
   return two_nodes ? "host:4,rank:1" : "host:2,rank:2";
@@ -313,8 +315,8 @@ TEST(Admit, NobodyAdmits) {
   require_status(status, Code::kTimeout, {"a member that admits others", "rank 1"}, "alone");
 }
 
-// Rank 2 destroys its exchange and leaves. The process that takes its place joins that exchange, or
-// all ranks make another one when the members have destroyed it.
+// Rank 2 destroys its exchange and leaves. The process that takes its place joins the exchange of
+// the members. Without `joins`, the members destroy that exchange and all ranks make another one.
 void leave_and_come_back(Algorithm algorithm, bool joins) {
   ExchangeConfig config = fault_config();
   config.algorithm = algorithm;

@@ -26,8 +26,8 @@ struct Scratch {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
 };
 
-// What the offender does to its legal call, as `spoil` of a row: statements on its arguments `a`
-// and the memory `s`.
+// What the offender does to its legal call: statements on its arguments `a` and the memory `s`, for
+// `spoil` of BadDispatch and BadCombine.
 #define SPOIL(...) []([[maybe_unused]] auto& a, [[maybe_unused]] Scratch& s) { __VA_ARGS__; }
 
 struct BadDispatch {
@@ -47,7 +47,8 @@ inline void PrintTo(const BadCombine& bad, std::ostream* stream) { *stream << ba
 // Two rounds of a plain scenario on kRanks ranks.
 Scenario two_rounds(const ExchangeConfig& config = small_config());
 
-// Round 0 with the offender's call spoiled, then round 1.
+// Round 0 with the offender's call spoiled, then round 1. try_bad_combine repeats the combine of
+// round 0 before round 1.
 void try_bad_dispatch(Mode mode, const Scenario& scenario, const BadDispatch& bad);
 void try_bad_combine(Mode mode, const Scenario& scenario, const BadCombine& bad);
 

@@ -24,7 +24,8 @@ const void* pointer(const std::vector<std::byte>& matrix) {
   return matrix.empty() ? nullptr : matrix.data();
 }
 
-// What was written, and what may have been written: `expected`, then guards.
+// `seen` must begin with `expected`; the rest must be guards, which show that nothing else was
+// written.
 template <typename T>
 void require_guarded(const std::vector<T>& seen, std::vector<T> expected, T guard,
                      const std::string& what) {
@@ -171,7 +172,7 @@ CombineCall::CombineCall(Exchange& exchange, const Scenario& scenario, const Rou
 
 void CombineCall::give_weights_home(int top_k) {
   row_weights_ = combine_.outputs[rank_].row_weights;
-  row_weights_.push_back(0.0F);  // so that there is a pointer when no row came
+  row_weights_.push_back(0.0F);  // a pointer that is not null, also without rows
   args_.row_weights = row_weights_.data();
   topk_weights_home_.assign(static_cast<std::size_t>(num_tokens_) * top_k + 1, kFloatGuard);
   args_.out_topk_weights = topk_weights_home_.data();
@@ -217,7 +218,7 @@ void CombineCall::place_rows(Exchange& exchange, std::int64_t num_rows, Received
   const Status allocated =
       exchange.allocate_outputs(num_rows, combine_.hidden, combine_.row_type, outputs_);
   if (!allocated.group_usable()) broke_ = allocated;
-  if (allocated.code() == Code::kCapacity || !allocated.group_usable()) {  // or holds many views
+  if (allocated.code() == Code::kCapacity || !allocated.group_usable()) {  // too many views
     place_foreign_rows(num_rows, random);
     return;
   }

@@ -17,7 +17,8 @@ const std::vector<std::int64_t> kExpertTokenNums = {3,  6,  11, 16, 17, 22, 27, 
 
 namespace {
 
-// As many as rank 0 has. Equal ids are neighbours here and lie a token apart in the batch.
+// As many ids as rank 0 has. Equal ids are neighbours in `sorted`; in the batch they belong to
+// different tokens.
 std::vector<std::int64_t> ids_of_rank_1(int top_k) {
   std::vector<std::int64_t> sorted;
   const auto num_local = static_cast<std::int64_t>(kExpertTokenNums.size());

@@ -46,7 +46,7 @@ class CutTransport : public PassingTransport {
   }
 
  protected:
-  // The rank of this transport, from what it sends; -1: it has sent nothing.
+  // The rank of this transport, known from what it has sent; -1: it has sent nothing yet.
   int rank() const { return rank_; }
   virtual bool is_cut(int peer) const = 0;
   // The body may be a bundle of messages.

@@ -21,7 +21,7 @@
 namespace ferry::test {
 namespace {
 
-// Once it is cut, nothing passes between the ranks of `part` and the others.
+// When `cut` is set, nothing passes between the ranks of `part` and the others any more.
 struct Cable {
   int part;                      // as bits
   std::atomic<bool> cut{false};  // release by the rank that cuts, acquire in CableTransport
@@ -95,8 +95,9 @@ INSTANTIATE_TEST_SUITE_P(Nodes, CutViews,
                            return std::string(info.param.name);
                          });
 
-// Rank 1 reads the first message of the agreement before it comes itself. It answers when it comes,
-// and does not wait until the message is sent again, 20 ms after the first time.
+// The first message of the agreement arrives at rank 1 before that rank calls survive(). Rank 1
+// answers as soon as it calls, and does not wait until the message is sent again, 20 ms after the
+// first time.
 TEST(LateNode, AnswersWhatItHasKept) {
   setenv("FERRY_TEST_NODES", "2", 1);
   setenv("FERRY_PROGRESS", "thread", 1);

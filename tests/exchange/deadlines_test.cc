@@ -23,7 +23,8 @@ void require_late(const Status& status, std::int64_t began_ns, double most_secon
   require(seconds > 0.3 && seconds < most_seconds, "told after " + std::to_string(seconds) + " s");
 }
 
-// Rank 1 comes to each of some twenty pieces in time, which takes it six seconds in all.
+// Rank 1 comes to each of some twenty pieces before a deadline would pass, but takes six seconds
+// for all of them.
 TEST_P(Deadlines, AllGatherOfSeveralPiecesHasOne) {
   const auto body = [](Group group) {
     constexpr std::size_t kBytes = 40'000;
@@ -86,7 +87,7 @@ TEST(StoppedJob, GoesOnAsIfNothingHadBeen) {
   expect_all_well(ranks.wait(std::chrono::seconds(20)), "a stopped job");
 }
 
-// Of the thread that plays rank 0.
+// Whether the waits of the rank that this thread plays are interrupted.
 thread_local bool interrupted = false;
 
 GroupOptions with_interruption() {
@@ -106,7 +107,7 @@ TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
     Seat seat(group, scenario);
     DispatchCall call = seat.dispatch_call(0);
     Received received;
-    if (seat.rank() == kLate) board.await_told(1);  // the interrupted one has given up
+    if (seat.rank() == kLate) board.await_told(1);  // rank 0, which is interrupted, has given up
     interrupted = seat.rank() == 0;
     const Status status = seat.exchange().dispatch(call.args(), received);
     if (interrupted) board.tell();
@@ -120,7 +121,7 @@ TEST_P(Deadlines, RankInterruptedInARendezvousIsNamedByAllRanks) {
   for (const int victim : {0, 2}) {
     const SharedBoard board;
     const auto body = [&](Group group) {
-      if (group.rank() == kLate) board.await_told(1);  // the interrupted one has given up
+      if (group.rank() == kLate) board.await_told(1);  // the victim has given up
       interrupted = group.rank() == victim;
       const Status status = error_of([&] { Exchange exchange(group, fault_config()); });
       if (interrupted) board.tell();

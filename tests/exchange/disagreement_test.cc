@@ -117,7 +117,8 @@ TEST_P(Disagreement, OneRankGivesNoWeights) {
   });
 }
 
-// A rank without tokens agrees with either, so nobody may be compared with it alone.
+// A rank without tokens agrees with calls with and without weights, so comparing with that rank
+// alone would miss the mismatch.
 TEST_P(Disagreement, OneRankGivesNoWeightsAndAnotherHasNoTokens) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 49);
   run(scenario, [&](Group, Seat& seat) {
@@ -175,7 +176,8 @@ TEST_P(Disagreement, DeadlineOfOneCall) {
   });
 }
 
-// Making an exchange with `config` throws, and with the small configuration it works after.
+// Making an exchange with `config` fails, and afterwards one with the small configuration can be
+// made.
 void require_not_made(const Group& group, const ExchangeConfig& config, Code code,
                       const std::string& text) {
   const std::int64_t began = internal::now_ns();
@@ -188,7 +190,7 @@ void require_not_made(const Group& group, const ExchangeConfig& config, Code cod
   Seat(group, scenario).play(0);
 }
 
-// Only what differs is named.
+// The message names the settings that differ, and no others.
 TEST_P(Disagreement, ExchangesOfDifferentSettings) {
   const auto body = [](Group group) {
     ExchangeConfig config = small_config();
@@ -201,7 +203,8 @@ TEST_P(Disagreement, ExchangesOfDifferentSettings) {
   run_ranks(GetParam(), kRanks, body);
 }
 
-// What one rank finds illegal, from its configuration alone or from the ranks, is told to all.
+// All ranks are told what one rank finds illegal, from its configuration alone or with the number
+// of ranks.
 TEST_P(Disagreement, ConfigurationThatOneRankRefuses) {
   const auto body = [](Group group) {
     const bool odd = group.rank() == kOdd;
@@ -218,7 +221,7 @@ TEST_P(Disagreement, ConfigurationThatOneRankRefuses) {
   run_ranks(GetParam(), kRanks, body);
 }
 
-// The others never call: what this rank had to say is in its error.
+// The others never call, so nobody hears the refusal: this rank's own error repeats it.
 TEST_P(Disagreement, RefusedCallThatNobodyElseMakes) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 51);
   const SharedBoard board;
@@ -250,7 +253,7 @@ TEST_P(Disagreement, RefusalThatNobodyHears) {
   run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::seconds(1)});
 }
 
-// A front that has no configuration says so in the constructor's place.
+// A front that cannot make a configuration calls refuse() in place of the constructor.
 TEST_P(Disagreement, FrontOfOneRankRefusesToMakeAnExchange) {
   const auto body = [](Group group) {
     const bool odd = group.rank() == kOdd;
@@ -267,7 +270,7 @@ TEST_P(Disagreement, FrontOfOneRankRefusesToMakeAnExchange) {
   run_ranks(GetParam(), kRanks, body);
 }
 
-// The digest of each rank is 10 and its number.
+// The digest of a rank is 10 plus its number.
 Digests digests_of(int rank, std::vector<std::uint64_t>& all) {
   all.clear();
   return {10U + rank, &all};
@@ -306,7 +309,7 @@ TEST_P(Disagreement, AllRanksSkipAnExchange) {
   });
 }
 
-// The others dispatch, and combine.
+// Rank 2 skips where the others dispatch, and skips again where they combine.
 TEST_P(Disagreement, OneRankSkipsAnExchange) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 53);
   run(scenario, [&](Group, Seat& seat) {
@@ -336,7 +339,7 @@ TEST_P(Disagreement, OneRankSkipsAnExchange) {
   });
 }
 
-// A refusal is worth more than a skipped exchange, and has no digest.
+// A refusal takes precedence over skips. The rank that refuses gives no digest, which reads as 0.
 TEST_P(Disagreement, OneRankRefusesWhereOthersSkip) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 54);
   run(scenario, [&](Group, Seat& seat) {

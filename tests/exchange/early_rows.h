@@ -18,8 +18,8 @@ inline ExchangeConfig early_config() {
   return {.max_tokens = 24, .hidden = 96, .num_experts = 12, .top_k = 3};
 }
 
-// The members have blocks of experts, all alike. Early tokens have no expert of the last member,
-// the others have one; tokens 4, 12 and so on have no row at all, but for what special experts add.
+// Each member owns a block of equally many experts. Early tokens have no expert of the last member,
+// the others have one. Tokens 4, 12 and so on have no row at all; only special experts add to them.
 inline std::vector<std::int64_t> early_ids(const ExchangeConfig& config, int rank,
                                            int num_members) {
   const int last = config.num_experts / num_members * (num_members - 1);
@@ -33,7 +33,7 @@ inline std::vector<std::int64_t> early_ids(const ExchangeConfig& config, int ran
   return ids;
 }
 
-// What the thread that plays a rank does now and then while it waits.
+// A thread that plays a rank calls this now and then while it waits.
 inline thread_local std::function<void()> while_waiting;
 
 inline GroupOptions that_look() {
@@ -59,7 +59,7 @@ class Rows {
     return std::all_of(row(token), row(token) + row_bytes_,
                        [](std::byte b) { return b == std::byte{0xa5}; });
   }
-  // Early tokens are whole, and nothing is written of the others.
+  // Whether all early tokens are reduced and no other row has been written.
   bool early_ones_are_done() const {
     for (std::int64_t token = 0; token < count(); ++token)
       if (is_early(token) ? !done(token) : !untouched(token)) return false;

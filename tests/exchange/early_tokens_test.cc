@@ -30,7 +30,8 @@ Scenario early_scenario(const ExchangeConfig& config, int num_ranks, const std::
   return scenario;
 }
 
-// A combine that tells the board once all early tokens are reduced and another rank is missing.
+// A combine that tells the board once all early tokens are reduced, while the outputs of another
+// rank are missing.
 Status combine_and_tell(Seat& seat, const Scenario& scenario, CombineCall& call,
                         const SharedBoard& board) {
   const Rows rows(call, scenario.rounds[0].combines[0], seat.rank());
@@ -49,7 +50,8 @@ void await_early_tokens(const SharedBoard& board, int ranks) {
           "the others wait with tokens that they could reduce");
 }
 
-// Phases follow each other, waits take turns with sums, and what was waited for is in the former.
+// Checks that `publish` comes first, then `outputs` and `reduce` alternate without a gap, and that
+// all time waited lies in `outputs`.
 void check_times(const OperationTimes& times) {
   std::vector<std::string> phases;
   std::int64_t outputs_ns = 0;
@@ -70,7 +72,7 @@ void check_times(const OperationTimes& times) {
 
 class EarlyTokens : public SeatTest {
  protected:
-  // The last rank publishes when all others have reduced what they can.
+  // The last rank publishes after all others have reduced their early tokens.
   static void run_with_late_rank(const Scenario& scenario) {
     const std::vector<int>& active = scenario.rounds[0].inputs[0].active_ranks;
     const int late = scenario.num_ranks - 1;
@@ -169,8 +171,8 @@ TEST_P(EarlyTokens, ALateRankThatDoesOtherwiseEndsTheCombineOfAll) {
   run(scenario, body, that_look());
 }
 
-// Rank 0 has no row, so only the records of the others say that no weights return. Rank 1 has
-// published rows of its tokens before rank 2 comes.
+// Rank 0 receives no rows, so it learns only from the records of the others that no weights return.
+// Rank 1 has published rows of rank 0's tokens before rank 2 comes.
 TEST_P(EarlyTokens, OfWhichNoWeightsReturn) {
   const ExchangeConfig config = early_config();
   Scenario scenario = plain_scenario(kRanks, config, 1, 88);

@@ -30,8 +30,8 @@ struct FaultCase {
 
 void PrintTo(const FaultCase& fault, std::ostream* stream) { *stream << fault.name; }
 
-// The victim's second round, up to the blow. Whatever it is told afterwards must be an error, and
-// soon.
+// The victim's second round, up to the blow. If the victim is told something afterwards, it must
+// soon be an error.
 Status victim_round(Seat& seat, const Scenario& scenario, const FaultCase& fault, Board& board) {
   const std::vector<std::byte>& tokens = scenario.rounds[1].inputs[seat.rank()].tokens;
   DispatchCall dispatch = seat.dispatch_call(1);
@@ -79,7 +79,7 @@ std::vector<std::string> parts_of(const FaultCase& fault, const Status& status) 
   return owed ? std::vector<std::string>{"combine 4"} : fault.parts;
 }
 
-// A rank of another node cannot be seen to be alive.
+// Ranks of another node cannot see whether the victim is alive.
 void require_named_in_time(const Status& status, const FaultCase& fault, const Board& board,
                            bool sees_victim) {
   const double seconds =
@@ -190,8 +190,8 @@ TEST_P(CountSumsFaults, TheRankWithoutASliceIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, CountSumsFaults, testing::Values(SIGKILL, SIGSTOP));
 
-// Rank 2 is in the middle of its sums when rank 0 finds rank 1 dead. What rank 2 calls a success
-// must be whole.
+// Rank 2 is in the middle of its sums when rank 0 finds rank 1 dead. If the combine of rank 2
+// succeeds, its output must be complete.
 TEST(BystanderOfADeath, CombineIsWholeOrAnError) {
   if (test_nodes(kRanks).several())
     GTEST_SKIP() << "the combine of rank 0 needs the dead rank, which sums for it";
@@ -272,8 +272,8 @@ TEST(RandomKill, TheOthersNameTheRankWithinASecond) {
   }
 }
 
-// True once shared memory is back within `slack` of `before`; others on this machine may come and
-// go meanwhile.
+// Whether shared memory comes back to less than `slack` above `before`, within 10 s. Other
+// processes of this machine may use more or less of it meanwhile.
 bool memory_comes_back(std::int64_t before, std::int64_t slack) {
   for (int i = 0; i < 100; ++i) {
     if (shared_memory_in_use() < before + slack) return true;

@@ -89,8 +89,8 @@ using Body = std::function<void(Group)>;
 // `options` on the nodes of the test, unless they name a topology.
 GroupOptions on_test_nodes(GroupOptions options, int num_ranks);
 
-// While it lives, ranks of groups that the frame makes have such transports between nodes. A
-// process that comes back has not.
+// While it lives, ranks of groups that the frame makes use these transports between nodes. A
+// process that comes back (ProcessRanks::come_back) does not use them.
 class FrameTransports {
  public:
   explicit FrameTransports(internal::TransportFactory make_transport);
@@ -114,7 +114,8 @@ class ProcessRanks {
   // Starts another process for a rank that was killed: it takes the place of the rank in its group,
   // and runs the body then.
   void come_back(int rank, GroupOptions options, const Body& body);
-  // Waits for all ranks; those that are not through by `patience` are killed and marked as hung.
+  // Waits for all ranks. A rank that has not ended when `patience` is over is killed and marked as
+  // hung.
   std::vector<RankEnd> wait(std::chrono::milliseconds patience);
 
  private:

@@ -84,7 +84,7 @@ class Growing {
                    {"is of a rank that the view lacks"}, "absent");
   }
 
-  // A newcomer is killed. The ranks that are left must be more than half.
+  // A newcomer is killed. The ranks that are left must be more than half of all.
   void lose_one(Group& group, Seat& seat) const {
     int victim = 0;
     while (victim + 1 < kRanks && is_in(first_, victim)) ++victim;
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(First, GrowsFrom,
                          testing::Values(std::vector{0}, std::vector{3}, std::vector{0, 2},
                                          std::vector{2, 3}, std::vector{1, 2, 3}));
 
-// Ranks come one after the other, each to a view of its own.
+// Ranks come one after the other; each admission begins a view of its own.
 TEST(Grow, OneAfterTheOther) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of_all(), 111);
   const GroupOptions options{.deadline = std::chrono::seconds(20), .members = {1}};

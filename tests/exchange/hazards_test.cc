@@ -45,8 +45,8 @@ TEST_P(Hazards, LateRank) {
   });
 }
 
-// The others run ahead as far as the depth lets them while rank 0 has sent its rows but not looked
-// at what came.
+// The others run ahead as far as the depth lets them, while rank 0 has sent its rows but has not
+// looked at the rows that came.
 TEST_P(Hazards, LappedRank) {
   const Scenario scenario = plain_scenario(3, hazard_config(), 12, 12);
   run(scenario, [](Group, Seat& seat) {
@@ -94,7 +94,8 @@ TEST_P(Hazards, OverflowFromBalancedToAllOnOneRank) {
   });
 }
 
-// As above; rank 3 reads the old rows late, when the next batch with its growth is on its way.
+// The same, but rank 3 reads its rows late, when rows of the next batch and its growth are already
+// on the way.
 TEST_P(Hazards, SlowReaderAfterAnOverflow) {
   ExchangeConfig config = hazard_config();
   config.max_tokens = 100;
@@ -216,8 +217,6 @@ TEST_P(Hazards, RowsOfOddBytesBesideConcurrentlyWrittenNeighbours) {
   }
 }
 
-// More views than the pool has buffers: the later ones are copies, all of them keep their rows,
-// past the group's end.
 // A buffer for a cached dispatch is backed for the rows of its handle, which no counts announce.
 TEST_P(Hazards, CachedDispatchOfMoreRowsThanABufferHas) {
   Scenario scenario = plain_scenario(3, hazard_config(), 1, 28);
@@ -236,6 +235,8 @@ TEST_P(Hazards, CachedDispatchOfMoreRowsThanABufferHas) {
   });
 }
 
+// More views than the pool has buffers: the later ones are copies. All views keep their rows, even
+// past the end of the group.
 TEST_P(Hazards, ViewsHeldPastThePool) {
   const Scenario scenario = plain_scenario(2, hazard_config(), 40, 20);
   run(scenario, [](Group group, Seat& seat) {
@@ -315,8 +316,8 @@ TEST_P(Hazards, DestroyedExchange) {
   });
 }
 
-// An exception that ends a rank destroys its exchange and then its group: who calls again while the
-// group is usable has not many errors to read.
+// An exception that ends a rank destroys its exchange, and soon after that its group. The others
+// get one error, that the rank has left, and not first one about its exchange.
 TEST_P(Hazards, RankThatEndsByAnException) {
   const Scenario scenario = plain_scenario(3, hazard_config(), 2, 24);
   run(scenario, [&scenario](Group group, Seat& seat) {

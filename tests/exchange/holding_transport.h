@@ -18,7 +18,8 @@ namespace ferry::test {
 
 constexpr int kHeldMs = 200;  // long enough for flags to overtake
 
-// Messages of one operation that cross the outermost level, and lie somewhere.
+// The messages of one rank, kind and operation that cross the outermost level, and whether they are
+// held back.
 struct HeldMessages {
   std::uint16_t source;
   std::uint32_t channel = 1;  // 2: those that took the second way
@@ -28,7 +29,7 @@ struct HeldMessages {
   std::atomic<bool> held{true};
 };
 
-// UCX, where such messages are kept when they have come.
+// A transport over UCX that keeps such messages when they have come, until they are let go.
 class HoldingTransport final : public PassingTransport {
  public:
   explicit HoldingTransport(const HeldMessages& messages)

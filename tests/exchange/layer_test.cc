@@ -74,7 +74,7 @@ class LayerSeat {
             .handles = &handles_};
   }
 
-  // Later calls are those of this round.
+  // Later calls use this round of the scenario.
   void turn_to(int round) { round_ = round; }
 
   Status run(const Experts& experts, bool two_batches = false) {
@@ -153,7 +153,7 @@ TEST_P(LayerCall, HasTheResultsOfTheThreeCalls) {
   }
 }
 
-// Copies of their experts serve the tokens of the others while ranks are left out.
+// While ranks are left out, replicas on the active ranks serve their experts.
 TEST_P(LayerCall, IsMadeByTheActiveRanks) {
   ExchangeConfig config = layer_config();
   config.replicas = {{{0, 10}, {1, 11}, {2, 4}, {3, 5}, {6, 8}, {7, 9}}, ReplicaChoice::kByTable};
@@ -218,8 +218,8 @@ TEST_P(LayerCall, EndsOnAllRanksWhereACallThrows) {
   });
 }
 
-// Of rank 1, in two batches: ids of fewer tokens, no memory for results, and an expert that throws
-// what is no std::exception.
+// Rank 1 calls in two batches with ids of fewer tokens, without memory for results, and with an
+// expert that throws an object that is no std::exception.
 TEST_P(LayerCall, GoesOnAfterBadArguments) {
   const Scenario scenario = plain_scenario(2, layer_config(), 1, 74);
   run_ranks(GetParam(), 2, [&](Group group) {
@@ -287,8 +287,8 @@ TEST_P(LayerCall, GoesOnWhenTooManyViewsAreAlive) {
 INSTANTIATE_TEST_SUITE_P(Threads, LayerCall, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, LayerCall, testing::Values(Mode::kProcesses));
 
-// Rank 1 is refused one block of memory of a call: in the layer, which goes on, in the exchange, or
-// in a wait, which goes on too.
+// Rank 1 is refused one block of memory during a call: in the layer or in a wait, after which all
+// go on, or in the exchange, which may break the group.
 void refuse_memory(const Scenario& scenario, bool two_batches, int block,
                    std::atomic<int>& goes_on) {
   run_ranks(Mode::kThreads, 2, [&](Group group) {

@@ -17,7 +17,7 @@ namespace ferry::test {
 namespace {
 
 constexpr int kRanks = 4, kRounds = 5, kRepeats = 5;
-constexpr int kLateMs = 1500;                  // longer than a rank is waited for that is left out
+constexpr int kLateMs = 1500;                  // longer than any wait for a rank that is left out
 constexpr std::int64_t kMostNs = 500'000'000;  // milliseconds, on a busy machine too
 
 Scenario scenario_of_nodes(int num_ranks = kRanks) {
@@ -36,7 +36,7 @@ void play_all(const Group& group, const Scenario& scenario) {
   }
 }
 
-// The shortest of a few ends, each from before the last call of `end` began until it returned.
+// `end` returns the time that the end of a group took. The shortest of a few repeats must be short.
 template <typename End>
 void expect_short(const End& end) {
   std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();
@@ -59,7 +59,8 @@ TEST(Leaving, EachRankAfterItsLastCombine) {
   });
 }
 
-// Nobody else moves the messages of the ranks that are still to leave.
+// One thread destroys the groups one after the other, so nobody else moves the messages of the
+// ranks whose groups are still to be destroyed.
 TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
   const Scenario scenario = scenario_of_nodes();
   const GroupOptions options = {.topology = "host:2,rank:2"};
@@ -74,8 +75,8 @@ TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
   });
 }
 
-// Rank 1 asks rank 2 for sums, but the flags of rank 2 come by rank 0. The one that says that rank
-// 2 has destroyed its exchange comes while the last sums of rank 2 are still under way.
+// Rank 1 asks rank 2 for sums; the flags of rank 2 come by way of rank 0. The flag that rank 2 has
+// destroyed its exchange arrives while the last sums of rank 2 are still held back.
 TEST(Leaving, FlagsThatSaySoDoNotOvertakeTheLastSums) {
   const Nodes nodes = nodes_of("rack:2,host:2+1,rank:1");
   const Scenario scenario = scenario_of_nodes(3);
@@ -92,9 +93,9 @@ TEST(Leaving, FlagsThatSaySoDoNotOvertakeTheLastSums) {
   });
 }
 
-// Rank 0 sends its flags to rank 2 by the first way. Rank 3 reads from the second way that rank 0
-// has left the group while the last flags are still under way to rank 2, which has destroyed its
-// exchange by then. Rank 3 goes on alone, and needs them.
+// Rank 0 sends its flags to rank 2 by the first way. Rank 3 learns by the second way that rank 0
+// has left the group, while the last flags of rank 0 are still held back on their way to rank 2,
+// which has already destroyed its exchange. Rank 3 goes on alone, and needs these flags.
 TEST(Leaving, LastFlagsArriveAfterOthersTellThatTheirSenderLeft) {
   static constexpr std::array kAlone = {3};
   const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
@@ -127,8 +128,8 @@ TEST(Leaving, LastFlagsArriveAfterOthersTellThatTheirSenderLeft) {
   });
 }
 
-// A rank leaves at once, and two others hear by it how far rank 0 is, which keeps its part of the
-// last operation open for a while. Then the two go on alone.
+// One rank leaves at once, through which two others hear how far rank 0 is. Rank 0 keeps its part
+// of the last operation open for a while. Then the two go on alone.
 struct PassedOn {
   const char* topology;
   int leaver;
@@ -166,8 +167,9 @@ INSTANTIATE_TEST_SUITE_P(Nodes, LeavingWhatComes,
                                          PassedOn{"rack:2,host:1+3,rank:1", 1, {2, 3}}),
                          [](const auto& info) { return info.index == 0 ? "hosts" : "racks"; });
 
-// Rank 1 has left before rank 0 goes on with it, and without ranks 2 and 3, whose part of the last
-// operation is still open. Rank 0 does not wait for those first: there is nobody to go on with.
+// Rank 0 wants to go on with rank 1 only, which has left. The part of ranks 2 and 3 in the last
+// operation is still open. Rank 0 does not wait for that first, since no rank is left to go on
+// with.
 class LeavingWhoIsNeeded : public testing::TestWithParam<const char*> {};
 
 TEST_P(LeavingWhoIsNeeded, IsToldAtOnce) {

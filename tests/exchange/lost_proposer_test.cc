@@ -28,11 +28,11 @@ constexpr int kRanks = 5;
 constexpr const char* kTopology = "host:3,rank:1+2+2";
 constexpr int kFirstOfTheLastNode = 3;
 
-// What a rank does when it has sent a message, or is about to read one.
+// A rank is killed when it has sent a message, or when it is about to read one.
 struct Blow {
   int rank;
   What after;  // the message
-  bool sent;   // else it has come
+  bool sent;   // else the rank is about to read it
 };
 
 struct Case {
@@ -76,7 +76,7 @@ class BlowTransport final : public CutTransport {
   Board& board_;
 };
 
-// The view may be over at once, as one of its ranks is dead.
+// survive() begins this view, which may be over at once, since one of its ranks may be dead.
 void begin_view(Group& group, std::uint64_t number, int set) {
   require_ok(group.survive(), "survive");
   require(group.view().number == number && set_of(group.view()) == set,
@@ -84,7 +84,7 @@ void begin_view(Group& group, std::uint64_t number, int set) {
               std::to_string(set_of(group.view())) + ", not " + std::to_string(set));
 }
 
-// The others may have left before they answer.
+// survive() fails: the others went on, and may have left before they answer.
 void be_left_behind(Group& group) {
   const Status status = group.survive();
   require(status.code() == Code::kClosed || status.code() == Code::kPeerLost,

@@ -12,8 +12,9 @@
 namespace ferry::test {
 namespace {
 
-// Dispatch: record; rows, and with them that they are delivered. Combine: record and ask; sums; its
-// end. The end of the dispatch comes with the record of the combine.
+// A dispatch takes two messages: the record; the rows, with the flag that all are delivered. A
+// combine takes three: the record with the sum request; the sums; the flag of its end. The flag of
+// the dispatch's end comes with the record of the combine.
 constexpr std::uint64_t kOfARound = 5;
 
 TEST(MessageCounts, OfARoundBetweenTwoNodes) {
@@ -39,7 +40,7 @@ TEST(MessageCounts, OfARoundBetweenTwoNodes) {
   run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
 }
 
-// The rows that a rank of two sends to the other, each of which has two of four experts.
+// How many rows a rank sends to the other one of two ranks, each of which has two experts.
 std::uint64_t num_sent_across(const Scenario& scenario, int rank) {
   const std::vector<std::int64_t>& ids = scenario.rounds[0].inputs[rank].topk_ids;
   return std::ranges::count_if(ids, [rank](std::int64_t id) { return id >= 0 && id / 2 != rank; });

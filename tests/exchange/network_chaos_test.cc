@@ -36,8 +36,8 @@ std::vector<Nodes> shapes() {
           nodes_of("rack:2,host:2+1,rank:2+1+2"), nodes_of("rack:2@also1xor,host:2,rank:2")};
 }
 
-// While it lives, the transports of groups that are made are ChaosTransports, and their ranks move
-// messages as FERRY_PROGRESS says.
+// While it lives, groups that are made have ChaosTransports, and ranks move messages as `progress`
+// says (FERRY_PROGRESS).
 class NetworkChaos {
  public:
   NetworkChaos(std::uint64_t seed, const char* progress)
@@ -53,11 +53,11 @@ class NetworkChaos {
   NetworkChaos(const NetworkChaos&) = delete;
   NetworkChaos& operator=(const NetworkChaos&) = delete;
 
-  // So many ranks were in it.
+  // So many ranks have made a transport.
   void expect_transports(std::uint64_t number) const {
     EXPECT_EQ(transports_.load(std::memory_order_relaxed), number);  // relaxed: all have been made
   }
-  // There was some of everything.
+  // Each kind of chaos came about.
   void expect_bad() const {
     // Relaxed: nothing is counted any more.
     EXPECT_GT(counts_.repeated.load(std::memory_order_relaxed), 0U);
@@ -107,7 +107,7 @@ std::string chaos_name(const testing::TestParamInfo<ChaosCase>& info) {
   return name;
 }
 
-// One for each layout; wires and the rest are drawn, another draw for each case.
+// One scenario for each layout. Wires and other settings are drawn; each case has another seed.
 std::vector<Scenario> scenarios_of(const ChaosCase& c) {
   std::uint64_t seed = 90'000;
   for (const char letter : c.progress + std::string(name_of(c.algorithm)) + name_of(c.sums))
@@ -155,18 +155,20 @@ TEST(ChaosSuite, CrossesEveryWireByEveryAlgorithm) {
 
 // ---- ten thousand exchanges, and nothing grows
 
-// In all tests below together; sanitizers are ten times slower.
+// Exchanges in all tests below together. Sanitizers make them ten times slower.
 int num_exchanges() {
   return std::max(20, static_cast<int>((kSanitized ? 1000 : 10'000) * stress_scale()));
 }
 constexpr int kTests = 4;
-// By then there are buffers for the largest operation and the deepest queue.
+// After a quarter of the exchanges there are buffers for the largest operation and the deepest
+// queue.
 constexpr int kWarmUpShare = 4;  // a quarter
-// What may be more of the heap, and of resident memory, when all groups are gone: next to nothing.
+// How much the heap, and resident memory, may have grown when all groups are gone: next to nothing.
 constexpr std::int64_t kDust = std::int64_t{128} << 10;
 constexpr std::int64_t kResidentDust = std::int64_t{1} << 20;
-// And while a group lives: some more of its buffers (MessageChannel, 256 KiB each, a bounded
-// number) may have been needed. 100 bytes lost of each packet would be more than that.
+// How much more that may be while a group lives: it may have needed a bounded number of further
+// buffers (MessageChannel, 256 KiB each). A leak of 100 bytes for each packet would be more than
+// that.
 constexpr std::int64_t kMoreBuffers = std::int64_t{6} << 20;
 
 // What this process holds.
@@ -176,7 +178,8 @@ struct Holdings {
   std::int64_t resident_bytes = 0;
 };
 
-// One arena for all threads: what each of them leaves scattered in its own hides what leaks.
+// One arena for all threads: leaks would be hidden by the memory that each thread leaves unused in
+// an arena of its own.
 [[maybe_unused]] const int kOneArena = mallopt(M_ARENA_MAX, 1);
 
 Holdings holdings() {
@@ -226,7 +229,7 @@ int count_exchanges(const std::vector<Scenario>& scenarios) {
   return static_cast<int>(combines);
 }
 
-// The same rounds, by other calls in another order for each `lap`.
+// Plays the same rounds, but by other calls and in another order in each `lap`.
 void play_lap(Exchange& exchange, int rank, Scenario scenario, int lap) {
   scenario.seed += 1000 * static_cast<std::uint64_t>(lap);
   play(exchange, rank, scenario, {.halves = true, .delays = true});

@@ -1,6 +1,6 @@
 // Nodes: which ranks of a test share memory. Ranks of different nodes use the network, even on one
-// machine. Drawn by the conformance suites between nodes; the other tests run on one node, or on
-// several as FERRY_TEST_NODES says.
+// machine. The conformance suites between nodes run on every_shape(); the other tests run on one
+// node, or on several as FERRY_TEST_NODES says.
 #pragma once
 
 #include <string>
@@ -22,16 +22,18 @@ struct Nodes {
 
 Nodes nodes_of(const std::string& topology);
 
-// Of "host:2,rank:3+5": the first three ranks, then five.
+// Nodes of these sizes, in the order of ranks: "host:2,rank:3+5" has the first three ranks, then
+// five.
 Nodes nodes_of_sizes(const std::vector<int>& sizes);
 
 // What the conformance suites between nodes run on.
 std::vector<Nodes> every_shape();
 
-// As many nodes as FERRY_TEST_NODES says, one if it says nothing; their sizes as even as can be,
-// the last ones one more. At most one node per rank. "racks": two racks, in which each
-// rank is a node; of three ranks the second is the one that passes on for the first. "inner": the
-// same the other way round; of three the first passes on to the second.
+// The nodes that FERRY_TEST_NODES says. A number: so many nodes, at most one for each rank, of
+// sizes that differ by one at most, larger ones last; 1 if it is not set. "racks", with more than
+// two ranks: two racks in which each rank is a node, the second one with one node more if the ranks
+// are odd; of three ranks, rank 1 passes messages of rank 0 on. "inner": the same with the first
+// rack larger; of three ranks, rank 0 passes messages on to rank 1.
 Nodes test_nodes(int num_ranks);
 
 }  // namespace ferry::test

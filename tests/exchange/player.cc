@@ -15,7 +15,8 @@ struct Step {
   int combine = -1;
 };
 
-// An order in which combines follow their dispatch, mixed over rounds when operations overlap.
+// Every combine comes after its dispatch. With `mixed` combines wait for later rounds, so that
+// operations overlap.
 std::vector<Step> draw_script(const Scenario& scenario, bool mixed) {
   Random random(scenario.seed, 77);
   std::vector<Step> script;
@@ -35,7 +36,8 @@ std::vector<Step> draw_script(const Scenario& scenario, bool mixed) {
   return script;
 }
 
-// The part of the script that a rank plays which is silent once it takes part in nothing more.
+// Cuts off the end of the script, from which on the rank takes part in nothing. For silent
+// scenarios.
 void cut_short(std::vector<Step>& script, const Scenario& scenario, int rank) {
   while (!script.empty() && !scenario.rounds[script.back().round].takes_part(rank))
     script.pop_back();
@@ -62,7 +64,7 @@ class Player {
       while (!in_flight_.empty() && random_.one_in(3)) finish_any();
     }
     while (!in_flight_.empty()) finish_any();
-    // Views that were kept all along still hold what they held.
+    // Views that were kept until now still hold what they held.
     for (std::size_t i = 0; i < rounds_.size(); ++i) {
       if (rounds_[i].received && !rounds_[i].overwritten)
         check_round(static_cast<int>(i), " at the end");
@@ -73,7 +75,7 @@ class Player {
   struct PlayedRound {
     std::optional<Received> received;
     Handle handle;
-    bool overwritten = false;  // used as memory of expert rows
+    bool overwritten = false;  // expert rows were written over the received rows
     int combines_left = 0;
   };
   struct Pending {
@@ -97,7 +99,7 @@ class Player {
       std::this_thread::sleep_for(std::chrono::microseconds(random_.below(300)));
   }
 
-  // Room for one more operation in flight, and what the step builds on is received.
+  // Makes room for one more operation in flight, and receives what the step builds on.
   void make_ready(const Step& step) {
     const int needed = step.combine < 0 ? scenario_.rounds[step.round].cached_from : step.round;
     while (!in_flight_.empty() && (static_cast<int>(in_flight_.size()) >= scenario_.config.depth ||
@@ -156,8 +158,8 @@ class Player {
     maybe_release(step.round);
   }
 
-  // Rows that were combined in place, as soon as all ranks have read them: one that has not gives a
-  // wrong sum.
+  // Rows that were combined in place are overwritten as soon as may_write() says that all ranks
+  // have read them. A rank that has not read them would compute a wrong sum.
   void overwrite_where_allowed() {
     for (PlayedRound& played : rounds_) {
       if (!played.received || !played.overwritten) continue;
@@ -176,14 +178,14 @@ class Player {
     return false;
   }
 
-  // Receive halves may come in any order, another one on each rank.
+  // Receives one of the operations in flight, in an order of this rank's own.
   void finish_any() {
     const std::size_t at = random_.below(static_cast<std::int64_t>(in_flight_.size()));
     Pending pending = std::move(in_flight_[at]);
     in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(at));
     dawdle();
-    // A poll may say no for ever only if a peer waits for this rank; a few tries are enough to
-    // exercise it.
+    // A poll need not succeed as long as a peer waits for this rank, so it is tried a few times
+    // only.
     for (int i = 0; i < 3 && random_.one_in(2); ++i) {
       if (exchange_.poll(pending.operation)) break;
       std::this_thread::yield();
@@ -214,7 +216,7 @@ class Player {
                    "dispatch of round " + std::to_string(round) + when);
   }
 
-  // Views are released early, in time, or never.
+  // Releases the view of a round early, in time, or never.
   void maybe_release(int round) {
     PlayedRound& played = rounds_[round];
     if (is_in_flight(round) || random_.one_in(3)) return;

@@ -17,14 +17,14 @@ namespace ferry::test {
 struct PlayOptions {
   bool halves = false;  // split operations and keep up to `depth` in flight; else whole calls
   bool delays = false;  // sleep a little now and then
-  // What each call returned, and its name.
+  // Is called with the status that each call returned, and the name of the call.
   std::function<void(const Status&, const std::string&)> check = require_ok;
 };
 
 // One rank's memory for a dispatch: pitched tokens, ids of either type.
 class DispatchCall {
  public:
-  // With `routed` ids, masks and the like are there in a cached round as well.
+  // With `routed` ids, masks and the like are given in a cached round as well.
   DispatchCall(const Scenario& scenario, const Round& round, int rank, Random& random,
                bool routed = false);
   const DispatchArgs& args() const { return args_; }
@@ -42,15 +42,17 @@ class DispatchCall {
 // outputs.
 class CombineCall {
  public:
-  // `received` may be used as the expert rows' memory when it is given.
+  // `received`, if it is given, may be used as the memory of the expert rows.
   CombineCall(Exchange& exchange, const Scenario& scenario, const Round& round,
               const CombineCase& combine, int rank, const Handle& handle, Received* received,
               Random& random);
   const CombineArgs& args() const { return args_; }
   CombineArgs& args() { return args_; }
-  // Of a group that broke before the call: its error is told once, and not by the combine again.
+  // Not ok if the group broke before the call. This error is told once, so the combine would not
+  // tell it again.
   const Status& broke() const { return broke_; }
-  // After the send half: what was copied into the window is the caller's again.
+  // To be called after the send half: overwrites the caller's memory that was copied into the
+  // window.
   void overwrite_what_was_copied();
   void check(const std::string& what) const;
 

@@ -70,7 +70,7 @@ void run_on(const Shape& shape, const Body& body, int killed = -1) {
   expect_all_well(ends, shape.topology);
 }
 
-// Only rank 0 wants sums of rank 2, and only rank 1 asks it for them.
+// Only rank 0 wants sums of rank 2, but it is rank 1 that requests them from rank 2.
 TEST(Racks, DeathOfAMateOfAMateIsToldByItsName) {
   const Shape shape{"rack:2,host:1+2,rank:1", 3, 16, 64};
   const auto body = [&](Group group) {
@@ -93,7 +93,7 @@ TEST(Racks, DeathOfAMateOfAMateIsToldByItsName) {
   run_on(shape, body, 2);
 }
 
-// Rank 3 destroys its exchange while it keeps rows of rank 1 for rank 4, which is away.
+// Rank 3 destroys its exchange while it still holds rows of rank 1 for rank 4, which is late.
 TEST(Racks, WhoLeavesHasPassedEverythingOn) {
   const Shape shape{"rack:2,host:1+2,rank:2+2+1", 5, 4096, 4096};
   const auto body = [&](Group group) {
@@ -139,7 +139,8 @@ TEST(Racks, MateThatLeavesBeforeItHasSummedIsToldByItsName) {
   run_on(shape, body);
 }
 
-// Ranks 0 and 3 have heard each other by ranks 2 and 1 only, which do nothing now.
+// Until now ranks 0 and 3 have heard of each other only through ranks 2 and 1, which now call
+// nothing.
 TEST(Racks, SetWithoutThoseThatPassOnStartsAtOnce) {
   const Shape shape{"rack:2,host:2+2,rank:1", 4, 16, 64};
   const auto body = [&](Group group) {

@@ -243,7 +243,8 @@ TEST(Refused, FirstThreadOfAWorkerPool) {
       [&] { pthread_setattr_default_np(&usual); });
 }
 
-// A user of nobody else, who may have two threads. (The network may have a thread.)
+// The rank becomes a user that has no other process, and that may have two threads. (The network
+// may have one of them.)
 TEST(Refused, SecondThreadOfAWorkerPool) {
   if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can be another user";
   rlimit usual{};

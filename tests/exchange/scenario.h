@@ -15,7 +15,7 @@
 
 namespace ferry::test {
 
-// What is drawn; the defaults are the conformance suite's.
+// Limits of what is drawn. The defaults are those of the conformance suite.
 struct ScenarioLimits {
   int max_rounds = 4;
   std::int64_t max_tokens = 40;
@@ -25,7 +25,7 @@ struct ScenarioLimits {
   bool roles = true;         // half of the scenarios have token_ranks or expert_ranks
   // The active ranks of the rounds are a sequence (scenario_sets.h), mostly without combines.
   bool sequence = false;
-  std::function<void(ExchangeConfig&)> adjust = {};  // what was drawn, before inputs are
+  std::function<void(ExchangeConfig&)> adjust = {};  // changes the config before inputs are drawn
 };
 
 struct CombineCase {
@@ -68,7 +68,7 @@ struct Scenario {
 };
 
 Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLimits& limits = {});
-// On the nodes of the test, as are the following.
+// On the nodes of the test (test_nodes), as is each overload that takes num_ranks.
 Scenario make_scenario(int num_ranks, std::uint64_t seed, const ScenarioLimits& limits = {});
 
 // Rounds of max_tokens tokens on every rank, routed evenly at random, one combine each (fp32 rows
@@ -77,12 +77,12 @@ Scenario plain_scenario(const Nodes& nodes, const ExchangeConfig& config, int nu
                         std::uint64_t seed);
 Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
                         std::uint64_t seed);
-// The same, but in `round` every token goes to the experts [0, top_k).
+// Changes the scenario: in `round` every token goes to the experts [0, top_k).
 void route_all_to_first_experts(Scenario& scenario, int round);
 
-// Pieces of it, for tests that need one certain thing.
-// Random tokens for `config`, T tokens, routed to distinct random experts; weights in [-2, 2).
-// Whatever else the configuration asks for: factors, scales, the replica table.
+// ---- pieces of a scenario, for tests that need one certain thing
+// Random tokens for `config`, num_tokens tokens, routed to distinct random experts, with weights in
+// [-2, 2), and whatever else the configuration asks for: factors, scales, the replica table.
 internal::RankInput random_input(const ExchangeConfig& config, std::int64_t num_tokens,
                                  Random& random);
 // Fills in `expected` of a round.

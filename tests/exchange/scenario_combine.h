@@ -1,4 +1,4 @@
-// The combines of a scenario, drawn from its seed. Called by scenario.cc.
+// The combines of a scenario, drawn from its seed.
 #pragma once
 
 #include "random.h"

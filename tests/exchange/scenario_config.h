@@ -1,4 +1,4 @@
-// The configuration of a scenario, drawn from its seed. Called by scenario.cc.
+// The configuration of a scenario, drawn from its seed.
 #pragma once
 
 #include <cstdint>

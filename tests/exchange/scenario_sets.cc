@@ -1,4 +1,4 @@
-// The sequences in which sets of active ranks follow each other. Called by scenario.cc.
+// The sequences in which sets of active ranks follow each other.
 #include "scenario_sets.h"
 
 #include <algorithm>

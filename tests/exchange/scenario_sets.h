@@ -1,4 +1,4 @@
-// The active ranks of a scenario's rounds, drawn from its seed. Called by scenario.cc.
+// The active ranks of a scenario's rounds, drawn from its seed.
 #pragma once
 
 #include <vector>

@@ -20,8 +20,8 @@ Scenario scenario_of(const Nodes& nodes) {
   return scenario;
 }
 
-// Rank 0's mates are ranks 2 and 3. Its rows for them lie with rank 3 while its flags of the first
-// way are long here.
+// Rank 0's mates are rank 2 (first way) and rank 3 (second way). Its rows are held back at rank 3,
+// while its flags of the first way have long arrived at rank 2.
 TEST(SecondWay, ItsRowsAreWaitedFor) {
   const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
   Scenario scenario = scenario_of(nodes);
@@ -30,7 +30,7 @@ TEST(SecondWay, ItsRowsAreWaitedFor) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);
     if (group.rank() == 3) {
-      // It goes on serving rank 1, whose mate by the first way it is.
+      // Rank 3 goes on serving rank 1, whose mate by the first way it is.
       for (int i = 0; i < kHeldMs; ++i, nap(1)) seat.exchange().poll(sent);
       rows.held.store(false, std::memory_order_release);
     }
@@ -44,7 +44,7 @@ TEST(SecondWay, ItsRowsAreWaitedFor) {
 }
 
 // One rank opens the first way and cannot connect the second; the others open both. All ranks
-// destroy what they have. The messages of the next exchange arrive.
+// destroy what they have. Messages of the next exchange arrive nevertheless.
 TEST(SecondWay, ThatOneRankCannotConnectIsNoTroubleForTheNextExchange) {
   constexpr const char* kTopology = "host:2@also1xor,rank:2";
   const Scenario scenario = scenario_of(nodes_of(kTopology));

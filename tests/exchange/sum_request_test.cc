@@ -30,7 +30,7 @@ using internal::WorkerPool;
 
 constexpr int kNodes = 3, kAsker = 1, kHidden = 4;
 
-// The way of rank 0, which has asked nobody; each rank is a node.
+// The way of rank 0, which has requested no sums; each rank is a node.
 class Asked {
  public:
   explicit Asked(const Group& group)
@@ -56,7 +56,7 @@ class Asked {
     const auto held = state_.lock();
     way_.read(message);
   }
-  // The first row of its window is the output of rank 0.
+  // Rank 0 publishes the first row of its window as its output.
   void publish(std::uint64_t number) {
     internal::Record& record = view_.record(0, number);
     record.number = number;
@@ -66,7 +66,7 @@ class Asked {
     record.published = {.rows_offset = 0, .pitch_bytes = 0, .weights_offset = 0};
     deliver(number);
   }
-  // Rank 0 has come so far, with no output that could be read.
+  // Rank 0 comes to this stage of combine `number`, and publishes no output.
   void deliver(std::uint64_t number) {
     internal::raise(view_.control(0).progress, progress_of(number, Stage::kDelivered));
   }

@@ -72,7 +72,7 @@ bool on_one_node() { return !test_nodes(kRanks).several(); }
 // Whether the ranks of `set` can go on without the other ranks of `view`, which are dead.
 bool may_go_on(int view, int set) {
   const std::vector<int> nodes = test_nodes(kRanks).of_rank;
-  int reached = 0;  // the ranks of nodes that have one of the set
+  int reached = 0;  // the ranks on nodes that have a rank of `set`
   for (int rank = 0; rank < kRanks; ++rank) {
     for (int other = 0; other < kRanks; ++other)
       if ((view >> rank & 1) && (set >> other & 1) && nodes[other] == nodes[rank])
@@ -85,7 +85,7 @@ bool may_go_on(int view, int set) {
 
 class SurviveDeath : public testing::TestWithParam<Death> {};
 
-// Then one more dies, and one leaves.
+// One rank dies. In the next view another one dies, and in the view after that rank 2 leaves.
 TEST_P(SurviveDeath, TheOthersGoOn) {
   const auto& [name, moment, victim] = GetParam();
   const Scenario scenario = scenario_of_sets(kRanks, fault_config(), 91);
@@ -97,7 +97,7 @@ TEST_P(SurviveDeath, TheOthersGoOn) {
     board.tell();
     board.await_told(kRanks);  // a death would end the calls of the others
     if (seat.rank() == victim) die(group, seat, moment, scenario, *board);
-    // Where the others need not wait for it, rank 2 is one operation behind them.
+    // Rank 2 is one operation behind the others where they need not wait for it.
     if (seat.rank() == 2 && moment <= Moment::kBeforeCounts) nap(200);
     require_view_over(play_until_error(group, seat), 1, victim);
     require(!group.usable(), "the view is over");
@@ -198,7 +198,8 @@ TEST(Survival, StoppedRanksAreFenced) {
     }
     Status status;
     while ((status = group.survive(std::chrono::milliseconds(100))).code() == Code::kTimeout) {
-      // A rank of another node, which repeats the call too, may be named between two of its calls.
+      // Between nodes, a rank that repeats the call may be named while it is between two of its
+      // calls.
       require(status.culprit() % 2 == 1 || !on_one_node(), status.message());
       if (status.culprit() % 2 == 0) continue;
       require_ok(group.fence(status.culprit()), "fence");
@@ -337,7 +338,7 @@ std::string in_words(std::vector<double> times_us) {
   return text;
 }
 
-// Each column of the table is the longest of the ranks that are left, over the kills.
+// Prints, for each time, the median and the longest over the kills, each of the slowest survivor.
 class KillTimes : public testing::TestWithParam<std::pair<int, Moment>> {};
 
 TEST_P(KillTimes, Table) {

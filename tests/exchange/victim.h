@@ -15,11 +15,11 @@ namespace ferry::test {
 // The exchange of the fault tests.
 ExchangeConfig fault_config();
 
-// Seen by all processes of a test.
+// Shared by all processes of a test.
 struct Board {
   std::atomic<std::int64_t> struck_ns{0};  // when the victim was hit
   std::atomic<int> ready{0};               // ranks that are under way
-  std::atomic<int> told{0};                // ranks that got their error
+  std::atomic<int> told{0};                // calls of tell(), such as by ranks that got their error
 };
 
 class SharedBoard {
@@ -32,7 +32,7 @@ class SharedBoard {
   Board& operator*() const { return *board_; }
 
   void tell() const;  // one more rank got its error
-  // Until `ranks` ranks got theirs; ten seconds at most, for ranks that fail before.
+  // Waits until `ranks` calls of tell() were made; ten seconds at most, in case ranks fail before.
   void await_told(int ranks) const;
 
  private:
@@ -42,9 +42,9 @@ class SharedBoard {
 // Hits this process with `signal` (SIGKILL or SIGSTOP) and notes the time. Returns after a SIGCONT.
 void strike_self(Board& board, int signal);
 
-// Memory whose last pages strike this process with `signal` when the engine first touches them, in
-// the middle of the copy or the sum it is at. After a SIGCONT the pages are ordinary memory and the
-// engine goes on.
+// Memory whose second half strikes this process with `signal` when the engine first touches it, in
+// the middle of a copy or a sum. After a SIGCONT the half is ordinary memory and the engine goes
+// on.
 class Trap {
  public:
   Trap(std::size_t bytes, Board& board, int signal);

@@ -54,7 +54,7 @@ TEST(WorkerPool, FewerItemsThanWorkersStayWithTheCaller) {
   EXPECT_EQ(calls, 1);
 }
 
-// The caller gets it when all workers have ended, and the pool works on.
+// The caller gets the exception when all workers have ended, and the pool can be used again.
 TEST(WorkerPool, AnExceptionInAWorkerReachesTheCaller) {
   WorkerPool pool(3);
   for (const std::int64_t bad : {0, 4, 8}) {  // of the caller and of each thread
@@ -113,7 +113,7 @@ TEST(WorkerPool, TwoThreadsMayRunAtOnce) {
   EXPECT_EQ(locked, std::vector<int>(30, 500));
 }
 
-// The workers of another thread may wait for a lock that this one holds.
+// Workers that run for another thread may wait for a lock that this thread holds.
 TEST(WorkerPool, ARunWithALockHeldWaitsForNoOther) {
   WorkerPool pool(2);
   std::mutex mutex;

@@ -23,8 +23,8 @@ struct Senders {
   std::map<int, std::set<std::thread::id>> of_rank;
 };
 
-// UCX, where it is noted who sends rows: a message leaves by the thread that wrote its last row.
-// What was sent is under way until this rank waits, so that room is short.
+// UCX, and a note of which threads send rows: a message leaves by the thread that wrote its last
+// row. Messages count as under way until this rank waits, so that room is short.
 class NotingTransport final : public PassingTransport {
  public:
   explicit NotingTransport(Senders& senders)

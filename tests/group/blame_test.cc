@@ -9,7 +9,8 @@
 namespace ferry::internal {
 namespace {
 
-// Rank 0 of four waits. Ranks 0 and 1 are of its node; the flags of ranks 2 and 3 come by rank 1.
+// Rank 0 of four ranks waits. Ranks 0 and 1 are its node; the flags of ranks 2 and 3 come by way of
+// rank 1.
 Seen four_ranks() {
   Seen seen{.rank = 0, .ranks = std::vector<RankSeen>(4)};
   for (int rank = 0; rank < 4; ++rank)

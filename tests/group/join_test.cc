@@ -196,7 +196,7 @@ TEST(Join, ATransportThatOneRankCannotMakeIsReportedToAll) {
   EXPECT_THAT(told, Each("rank 2: no such library"));
 }
 
-// Its peers answer after so many looks.
+// A transport whose peer 2 is unconnected for the first `looks` looks.
 class SlowTransport final : public test::PassingTransport {
  public:
   SlowTransport(std::unique_ptr<Transport> transport, int looks)
@@ -211,7 +211,8 @@ class SlowTransport final : public test::PassingTransport {
   mutable int looks_;
 };
 
-// What each rank of {0, 1, 1} is told when rank 0's transport needs so many looks.
+// What each rank of {0, 1, 1} is told when rank 0's transport is connected only after `looks`
+// looks.
 std::vector<std::string> told_of(int looks, const GroupOptions& options) {
   const test::LocalNetwork network;
   auto met = thread_rendezvous({0, 1, 1});
@@ -252,7 +253,7 @@ TEST(Join, WaitForAPeerThatDoesNotAnswerCanBeInterrupted) {
   EXPECT_THAT(told_of(1 << 30, options), Each(HasSubstr("was interrupted")));
 }
 
-// Its network refuses one peer when it connects.
+// A transport that refuses to connect to the first of its peers.
 class RefusingTransport final : public test::PassingTransport {
  public:
   using PassingTransport::PassingTransport;
@@ -262,7 +263,7 @@ class RefusingTransport final : public test::PassingTransport {
   }
 };
 
-// The rank that cannot connect has no part in it: a peer that was killed is named by all.
+// Rank 0 cannot reach rank 1, which may have been killed: all ranks name rank 1, not rank 0.
 TEST(Join, PeerThatCannotBeReachedIsTheCulpritOnAllRanks) {
   const test::LocalNetwork network;
   auto met = thread_rendezvous({0, 1, 1});
@@ -303,7 +304,8 @@ TEST(Join, ByAllGatherAcrossHosts) {
   EXPECT_THAT(with_rank_apart(0), ElementsAre("0 1 1; 2; +--", "0 1 1; 2; -++", "0 1 1; 2; -++"));
 }
 
-// Hexadecimal digits in a row, of all that crossed the caller's all-gather in the second round.
+// The longest run of hexadecimal digits in all that crossed the caller's all-gather in the second
+// round.
 std::size_t longest_number(const Board& board) {
   std::size_t longest = 0, now = 0;
   for (const char c : std::string_view(&board.records[1][0][0], sizeof board.records[1])) {

@@ -69,8 +69,8 @@ TEST(Leave, FirstRankAcknowledgesWhatMayStillCome) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(sent[0], 0);
   states[0]->leave();
-  EXPECT_EQ(sent[1], 1);  // of the last message of rank 0
-  EXPECT_EQ(sent[0], 1);  // of a message that has not come
+  EXPECT_EQ(sent[1], 1);  // acknowledges the last message of rank 0
+  EXPECT_EQ(sent[0], 1);  // acknowledges a message that has not come
   states[1]->leave();
 }
 

@@ -91,7 +91,7 @@ TEST(Metrics, ClientThatReadsSlowlyDoesNotHoldUpTheEndOfAJob) {
   unsetenv("FERRY_METRICS");
 }
 
-// A call with an even number is of kind 2, and one with an odd number of kind 1.
+// Calls with even numbers are of kind 2, those with odd numbers of kind 1.
 TEST(Counters, TheNumberOfTheLatestCollectiveIsReadWithItsKind) {
   constexpr std::uint64_t kCalls = 3'000'000;
   std::vector<std::uint64_t> row(RankCounters::row_bytes(1) / sizeof(std::uint64_t));

@@ -27,8 +27,8 @@ TEST(Speaker, NextOneBeginsWhenTheLastOneHasLeft) {
   std::atomic<bool> are_two{false};                       // speakers
   std::thread leaves;
   auto met = thread_rendezvous({0, 0, 1, 1});
-  // A speaker looks whether it is alive itself. Rank 0 leaves between this look and what it does as
-  // the speaker.
+  // A speaker first checks whether it is itself alive. Rank 0 leaves between this check and what it
+  // then does as the speaker.
   auto of_rank_0 = std::make_unique<test::ScriptedRendezvous>(std::move(met[0]));
   of_rank_0->script = [&](int peer) {
     if (peer != 0 || states[0]->usable() || has_begun.exchange(true, std::memory_order_relaxed))
@@ -60,7 +60,7 @@ TEST(Speaker, NextOneBeginsWhenTheLastOneHasLeft) {
                                                 by, [&] { return network.transport(); });
   });
   std::thread survives([&] { static_cast<void>(states[0]->survive(30s)); });
-  while (states[0]->usable()) std::this_thread::sleep_for(1ms);  // it has ended the view
+  while (states[0]->usable()) std::this_thread::sleep_for(1ms);  // rank 0 has ended the view
   on_ranks(1, [&](int rank) {
     const Status status = states[rank]->survive(30s);
     EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.message();

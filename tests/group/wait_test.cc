@@ -1,7 +1,7 @@
-// How a wait ends: it looks at the flags once more after it saw that a rank is gone, or gave up,
-// as the rank may have raised its flag between the two looks; and it yields once at most where a
-// yield takes long. What happens meanwhile is scripted by the rendezvous, which the wait asks
-// whether a rank is alive.
+// How a wait ends. Before it fails because a rank is gone, or because it gave up, it looks at the
+// flags once more: the rank may have raised its flag between the two looks. And it yields at most
+// once where a yield takes long. The rendezvous, which the wait asks whether a rank is alive, makes
+// things happen meanwhile.
 #include "group/wait.h"
 
 #include <gtest/gtest.h>

@@ -1,16 +1,17 @@
 // One rank of faults_test.py: joins, plays rounds of a dispatch and a combine, compares each result
 // with the oracle, and prints how that ended.
 //   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
-// With FERRY_TEST_SURVIVE it plays until an error, calls survive(), plays ROUNDS rounds of the
-// ranks of view 2 with that exchange and with another one, made in that view, then all collectives,
-// and prints the ranks, as bits. With FERRY_TEST_ADMIT the ranks of view 2 admit others in place of
-// the lost ones. These, with FERRY_NEWCOMER, join the first exchange, which all of them play. With
-// FERRY_GROUP_SIZE the ranks of view 1 play ROUNDS rounds and admit the others.
-// FERRY_TEST_LATER_PORTS: UCX_TCP_PORT_RANGE in those views. With a
-// place to stop at it prints "stopped" there and goes on with the next line of its input. SIGINT
-// interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
-// MESSAGE". With FERRY_TEST_CHILD it forks a child that outlives the rank, and lives as long as its
-// host.
+// With a place to stop at it prints "stopped" there and goes on with the next line of its input.
+// SIGINT interrupts its waits, as Ctrl-C does in Python. The last line that it prints is "end CODE
+// CULPRIT MESSAGE".
+// Variables of the environment choose other plays, which print the ranks of the last view as bits.
+// FERRY_TEST_SURVIVE: it prints "stopped", plays until an error and calls survive(). In the new
+// view it plays ROUNDS rounds with the first exchange and with one that is made in that view, and
+// then all collectives. FERRY_TEST_ADMIT: then it also admits processes in the places of lost
+// ranks, and all play. FERRY_NEWCOMER: it is such a process, and joins the first exchange.
+// FERRY_GROUP_SIZE: the ranks of view 1 play ROUNDS rounds, admit the others, and all play.
+// FERRY_TEST_LATER_PORTS: UCX_TCP_PORT_RANGE in later views. FERRY_TEST_CHILD, without these: it
+// forks a child that outlives the rank and ends with its host.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ namespace ferry::test {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr int kScenarioRounds = 2;  // played by turns
+constexpr int kScenarioRounds = 2;  // in a scenario; the play repeats them
 
 struct Plan {
   double deadline_s = 0;
@@ -92,11 +93,12 @@ volatile std::sig_atomic_t signalled = 0;
 
 void fork_child() {
   if (std::getenv("FERRY_TEST_CHILD") == nullptr || fork() != 0) return;
-  for (const int stream : {0, 1, 2}) close(stream);  // the test reads the rank's to their end
+  for (const int stream : {0, 1, 2}) close(stream);  // else the test reads on until the child ends
   for (;;) pause();
 }
 
-// In a later view: with the first exchange, with another one and with collectives of that view.
+// In a later view: rounds with the first exchange and with another one, then collectives of that
+// view.
 Status play_later_view(Group& group, Seat& first, const Plan& plan) {
   const std::vector<int>& members = group.view().members;
   const Scenario scenario = scenario_among(kRanks, config_of(plan), members, 43);
@@ -111,7 +113,7 @@ Status play_later_view(Group& group, Seat& first, const Plan& plan) {
   return group.barrier();
 }
 
-// In a view of all ranks: with the first exchange, with another one and with collectives.
+// In a view of all ranks: rounds with the first exchange, one with another, then collectives.
 Status play_with_all(Group& group, Seat& first, const Plan& plan) {
   for (int i = 0; i < plan.rounds; ++i)
     if (Status status = play_view(group, first); !status.ok()) return status;
@@ -159,14 +161,14 @@ Status play_and_grow(Group& group, const Plan& plan) {
   return play_with_all(group, seat, plan);
 }
 
-// With the exchange that the newcomer joins, and another one of all ranks.
+// Joins the first exchange of the members, and plays with it and with another one of all ranks.
 Status play_as_newcomer(Group& group, const Plan& plan) {
   const Scenario scenario = scenario_of_sets(kRanks, config_of(plan), 41);
   Seat seat(group, scenario, Exchange::join(group, scenario.config));
   return play_with_all(group, seat, plan);
 }
 
-// In several views; prints the last one.
+// Plays in several views; prints the ranks of the last one as bits.
 Status play_in_views(Group& group, const Plan& plan) {
   const auto way = std::getenv("FERRY_NEWCOMER") != nullptr     ? play_as_newcomer
                    : std::getenv("FERRY_GROUP_SIZE") != nullptr ? play_and_grow
@@ -190,7 +192,7 @@ Status play(const Plan& plan) {
   return play_rounds(seat, scenario, plan);
 }
 
-// Outside of play(): what a rank says after it has left, and nothing of it can be in the way.
+// Prints the end after play() has returned, so after the rank has left its group.
 int run(int argc, char** argv) {
   Status end;
   try {

@@ -19,7 +19,8 @@ PROGRAM = sys.argv.pop(1)
 SIZE = 4
 DEADLINE_S = 3
 LONG_S = 30
-# Of a rank that has its error: it says so to ranks that may not hear it, and closes its sockets.
+# How long a rank may take to leave after its error: it tells other ranks, which may not hear it, and closes its
+# sockets.
 LEAVING_S = 4
 FEW, MANY = 4, 160  # tokens of each rank
 RATE = "12mbit"  # the rows of MANY tokens, 8 KiB each, cross for 1.7 s, as do their sums
@@ -35,8 +36,8 @@ class Rank:
 
     more = {}  # variables of its environment
     host_of = HOST_OF
-    holds = ()  # a command beside the ranks of host a
-    blocked = ""  # what its firewall drops
+    holds = ()  # a command that runs on host a beside its ranks
+    blocked = ""  # a rule for the firewall of host a
 
     def __init__(self, bench, rank, *arguments):
         self.name = self.host_of[rank]
@@ -51,7 +52,7 @@ class Rank:
         self.process.stdin.flush()
 
     def kill(self, number=signal.SIGKILL):
-        """The rank, not nsenter around it."""
+        """Sends the signal to the rank, not to nsenter, which runs the rank."""
         pid = self.process.pid
         with open(f"/proc/{pid}/task/{pid}/children") as children:
             os.kill(int(children.read()), number)
@@ -63,7 +64,7 @@ class Rank:
         self.kill()
 
     def end(self, within_s):
-        """(code, culprit, message); what it said to stderr when it ended in another way."""
+        """(code, culprit, message) of the line "end .."; without that line ("no end", -1, all output)."""
         out, err = self.process.communicate(timeout=within_s)
         found = re.search(r"^end (\w+) (-?\d+) (.*)$", out, re.MULTILINE | re.DOTALL)
         return (found[1], int(found[2]), found[3]) if found else ("no end", -1, out + err)
@@ -71,7 +72,7 @@ class Rank:
 
 class Faults(unittest.TestCase):
     def start(self, *arguments, ranks=range(SIZE), hosts=2, **options):
-        """Hosts, and ranks that have come to where they stop, if they do."""
+        """Makes hosts and starts ranks. Waits until the ranks have stopped, if `arguments` name a place to stop at."""
         self.bench = Hosts(hosts, **options)
         self.bench.__enter__()
         self.addCleanup(self.bench.__exit__)
@@ -103,12 +104,13 @@ class Faults(unittest.TestCase):
         time.sleep(UNDER_WAY_S)
 
     def ends(self, within_s):
-        """{rank: how it ended}, of all that have not been asked yet."""
+        """{rank: how it ended} of all ranks in self.ranks, which have within_s in all."""
         end = time.monotonic() + within_s
         return {rank: process.end(max(0.1, end - time.monotonic())) for rank, process in self.ranks.items()}
 
     def expect_told(self, within_s, culprits, codes=("timeout", "peer_lost"), words=()):
-        """All ranks end with an error that names one of culprits[host]; nothing is left of them. The messages."""
+        """All ranks end with an error that names a rank of culprits[host], and leave nothing behind. Returns the
+        messages."""
         messages = []
         for rank, (code, culprit, message) in self.ends(within_s).items():
             text = f"rank {rank}: {code} {culprit} {message}"
@@ -174,7 +176,8 @@ class LinkIsCut(Faults):
         self.go()
 
     def cut_under_way(self, *place):
-        """The messages: a rank may have all it wants, and be told in the next operation."""
+        """Returns the messages in one text. A rank that has all that it wants may be told in the next operation
+        only."""
         self.start(DEADLINE_S, MANY, 2, *place)
         self.go_slowly()
         self.bench.cut("b")
@@ -223,7 +226,7 @@ class LinkIsCut(Faults):
 
 
 class RankIsKilled(Faults):
-    """Told long before the deadline: the network says that nobody is there."""
+    """The others are told long before the deadline, since the network says that nobody is there."""
 
     def kill_under_way(self, *place):
         self.start(LONG_S, MANY, 100, *place)
@@ -241,8 +244,8 @@ class RankIsKilled(Faults):
 
 
 class Survival(Faults):
-    """The ranks that are left call survive(), and play rounds with results that are right: with the exchange that they
-    have, and with another one and collectives, which they make anew."""
+    """The ranks that are left call survive(), and play rounds with right results: with the exchange that they have, and
+    with another exchange and collectives, which they make in the new view."""
 
     def setUp(self):
         Rank.more = {"FERRY_TEST_SURVIVE": 1}
@@ -261,7 +264,7 @@ class Survival(Faults):
         time.sleep(0.2)
 
     def kill(self, *victims, hosts=2, deadline_s=LONG_S):
-        """What the others say."""
+        """Kills the victims and returns what the others said."""
         self.start_rounds(hosts, deadline_s)
         for victim in victims:
             self.ranks[victim].kill()
@@ -297,13 +300,13 @@ class Survival(Faults):
             self.assertRegex(said, r"end (peer_lost|broken)", rank)
 
     def test_the_whole_host_of_rank_0_is_killed(self):
-        """Ranks 1 to 3 are of two other hosts."""
+        """Ranks 1 to 3 are on two other hosts."""
         Rank.host_of, Rank.more = "abcc", {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_NODES": 3}
         self.expect_go_on(0, hosts=3)
 
     def come_back(self, *victims, on, at="a"):
-        """On three hosts, a of rank 0, b of rank 1 and c of the others: processes on host `on` take the places of the
-        ranks that are killed, at host `at`."""
+        """Rank 0 is on host a, rank 1 on b, the others on c. The victims are killed, and processes on host `on` take
+        their places: these know host `at` as the group's address. Returns what all ranks said."""
         Rank.host_of = "abcc"
         Rank.more = {"FERRY_TEST_SURVIVE": 1, "FERRY_TEST_ADMIT": 1, "FERRY_TEST_NODES": 3}
         self.start_rounds(4, deadline_s=LONG_S)
@@ -332,7 +335,7 @@ class Survival(Faults):
             self.assertRegex(said, ends, rank)
 
     def grow(self, host_of, topology):
-        """Ranks 0 and 1 begin a group of four, and then the others come. What they say."""
+        """Ranks 0 and 1 begin a group of four, and then the others come. Returns what all ranks said."""
         Rank.host_of = host_of
         Rank.more = {"FERRY_SIZE": 2, "FERRY_GROUP_SIZE": SIZE, **topology}
         self.start(LONG_S, FEW, 20, ranks=(0, 1), hosts=2)
@@ -367,7 +370,7 @@ class Survival(Faults):
         self.expect_nothing_left()
 
     def test_stopped_ranks_of_a_host_are_waited_for(self):
-        """Longer than a host may be silent: their kernel answers."""
+        """For longer than a host may be silent, because its kernel still answers."""
         self.start_rounds(2, deadline_s=11)
         stopped = [self.ranks.pop(rank) for rank in (2, 3)]
         for rank in stopped:

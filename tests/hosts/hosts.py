@@ -31,10 +31,10 @@ SKIPPED = 77
 NAMES = "abcdefgh"
 SOCKET = "FERRY_TEST_HOSTS"  # the Unix socket of SshServer
 BURST, LONGEST_QUEUE = "256kb", "50ms"
-# The first process of a host. /dev/shm and /etc/hosts are its own; it ends with its input.
+# The first process of a host. /dev/shm and /etc/hosts are its own. It ends when its input ends.
 LIFE = ('hostname "$1" && mount -t tmpfs none /dev/shm && mount --bind "$2" /etc/hosts && ip link set lo up'
         ' && echo up && exec cat >/dev/null')
-# Passes on what is for others, by whichever cable it came: there and back may be two ways.
+# Forwards packets for other hosts, by whichever cable they came: the ways there and back may differ.
 PASS_ON = "cd /proc/sys/net/ipv4 && echo 1 > ip_forward && for one in conf/*/rp_filter; do echo 0 > $one; done"
 # Drops packets that leave, with the probability THRESHOLD / 2^32; 7 is bpf_get_prandom_u32, 2 TC_ACT_SHOT.
 LOSS = """
@@ -74,7 +74,7 @@ def why_not(loss=0):
 
 
 def skip_unless_possible():
-    """For a test program: says why there are no hosts here, and exits."""
+    """For a test program: exits with the reason if hosts cannot be made here."""
     try:
         with Hosts(2):
             pass
@@ -123,7 +123,8 @@ class Box:
 
 
 class SshServer:
-    """Gives lines to shells of the hosts, with the streams of whoever asks; files are what hosts have in common."""
+    """Runs command lines in shells of the hosts, with the streams of the process that asks. The hosts have files in
+    common, so programs on them reach the server's Unix socket."""
 
     def __init__(self, boxes, path):
         self.boxes, self.path = boxes, str(path)
@@ -172,10 +173,11 @@ def ssh(words):
 
 class Hosts:
     """`with Hosts(2, rate="1gbit") as hosts:` has hosts a and b, at address(0) and address(1). `rate` limits each
-    direction of each host's cable, `loss` is the percentage of packets that get lost on the way out of each end.
-    `racks` deals them out evenly, in order; `rack_rate` is that of the cable of each rack to the others. `cables`, such
-    as {"ab": "1gbit", "bc": ""}, joins just these pairs, at these rates; what is for another host goes over those
-    between, by the fewest cables."""
+    direction of each host's cable; `loss` is the percentage of packets that are lost on the way out of each end.
+    `racks` divides the hosts evenly, in order; `rack_rate` is the rate of the cable of each rack to the others.
+    `cables`, such as {"ab": "1gbit", "bc": ""}, joins just these pairs, at these rates; packets to other hosts cross
+    the fewest cables. With `cables`, cut() and firewall() do not work, and sent_bytes() does not count, since they use
+    eth0 only."""
 
     def __init__(self, count, rate="", loss=0.0, mtu=9000, racks=1, rack_rate="", cables=None):
         if not 2 <= count <= len(NAMES):
@@ -241,7 +243,7 @@ class Hosts:
         self.server = SshServer(self.boxes, Path(self._folder.name, "ssh"))
 
     def _route(self):
-        """Each host knows the next one on the shortest way to each other, and passes on what is for others."""
+        """Tells each host the next hop on the shortest way to each other host, and lets it forward packets."""
         joined = {name: [far for pair in self.cables for far in pair if name in pair and far != name]
                   for name in self.names}
         for name in self.names:
@@ -301,7 +303,7 @@ class Hosts:
 
     def cut(self, name):
         """Cuts a host off: packets from it and to it are lost without a word. join() ends that."""
-        # To a hardware address that nobody has: no device goes down, so no socket gets told.
+        # The packets go to a hardware address that nobody has. No device goes down, so no socket is told.
         nobody = ["lladdr", "02:00:00:00:00:00", "dev", "eth0", "nud", "permanent"]
         for box, far in self._ways_of(name):
             box.ip("neigh", "replace", far, *nobody)

@@ -74,7 +74,7 @@ class Bench(unittest.TestCase):
                 for source, target in ("ab", "ba"):
                     seconds, got = self.send(bench, source, target, 4_000_000)
                     self.assertEqual(got, 4_000_000)
-                    self.assertGreater(seconds, 0.28)  # 0.32 s but for the burst
+                    self.assertGreater(seconds, 0.28)  # 0.32 s less the burst
                 self.assertGreater(bench.sent_bytes("a"), 4_000_000)
 
     def test_rate_of_a_rack_limits_what_leaves_it(self):
@@ -119,10 +119,10 @@ class Bench(unittest.TestCase):
         self.assertEqual(process.stdout.readline(), "up\n")
         children = Path(f"/proc/{process.pid}/task").glob("*/children")
         pids += [int(pid) for file in children for pid in file.read_text().split()]
-        self.assertGreaterEqual(len(pids), 4)  # two hosts, the command, what it runs there
+        self.assertGreaterEqual(len(pids), 4)  # two hosts, the command, and what it runs on host a
         process.send_signal(signal.SIGKILL)
         process.wait()
-        process.stdout.read()  # ends when the last of the host has
+        process.stdout.read()  # ends when the last process of the hosts has ended
         process.stdout.close()
         end = time.monotonic() + 10
         while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:

@@ -35,8 +35,8 @@ for text in sys.argv[1:]:
 print(len(got), flush=True)
 sys.stdin.read()
 """
-# Connects COUNT times to the addresses by turns, some at a time, sends each time something else, and prints how many
-# connections took it. The 13 bytes that abort UCX 1.13 are not among it (docs/decisions/ucx.md).
+# Connects COUNT times to the addresses in turn, several at a time, sends different bytes each time, and prints how many
+# connections took them. The 13 bytes that abort UCX 1.13 are never sent (docs/decisions/ucx.md).
 STORM = """
 import random, socket, sys, time
 count, *addresses = sys.argv[1:]
@@ -64,7 +64,7 @@ STORM_ROUNDS = STORM_COUNT // 10
 
 
 def listening_ports(bench, name):
-    """Of a host, but for those at the loopback."""
+    """The TCP ports on which a host listens, but for those at 127.0.0.1."""
     lines = [line.split() for line in bench.run(name, "cat", "/proc/net/tcp").stdout.splitlines()[1:]]
     listening = [local.split(":") for _, local, _, state, *_ in lines if state == "0A"]
     return [int(port, 16) for ip, port in listening if ip != "0100007F"]
@@ -91,7 +91,7 @@ class Top(unittest.TestCase):
         return process
 
     def group(self):
-        """Of host b, once its ranks have exchanged something."""
+        """The group as `ferry top` shows it on host b, once each of its ranks has combined."""
         end = time.monotonic() + LONG_S
         while time.monotonic() < end:
             text = self.bench.run("b", FERRY, "top", "--once", "--json", "--interval", "0.3").stdout
@@ -101,7 +101,7 @@ class Top(unittest.TestCase):
         self.fail("the job was not seen")
 
     def test_a_stopped_rank_is_the_slowest_whomever_others_wait_for(self):
-        stopped = self.group()["ranks"][1]["totals"]["pid"]  # of the namespace of host b
+        stopped = self.group()["ranks"][1]["totals"]["pid"]  # in the pid namespace of host b
         self.assertEqual(self.bench.run("b", "kill", "-STOP", str(stopped)).returncode, 0)
         time.sleep(0.5)  # until the others have come to their waits
         group = self.group()
@@ -128,7 +128,7 @@ class Strangers(faults_test.Faults):
         self.start(LONG_S, FEW, 6, "dispatch", 5, hosts=3)
 
     def ports(self, name):
-        """Where the ranks of a host listen, but for the meeting and at the loopback."""
+        """The ports on which the ranks of a host listen, but for the port where ranks meet and those at 127.0.0.1."""
         return [port for port in listening_ports(self.bench, name) if port != MEETING_PORT]
 
     def connect(self, name, *addresses):
@@ -138,7 +138,7 @@ class Strangers(faults_test.Faults):
         return int(stranger.stdout.readline())
 
     def descriptors(self):
-        """Of each rank on host b, by pid."""
+        """The number of open descriptors of each rank on host b."""
         pids = self.bench.run("b", "sh", "-c", "grep -l faults_rank /proc/[0-9]*/comm").stdout.split()
         folders = [pid.replace("comm", "fd") for pid in pids]
         return [len(self.bench.run("b", "ls", folder).stdout.split()) for folder in folders]
@@ -164,7 +164,7 @@ class Storm(faults_test.Faults):
     """Thousands of connections with crafted bytes at every port of a job while it runs, from a host of the job."""
 
     def resident_kib(self):
-        """Of all ranks on host b."""
+        """The resident memory of all ranks on host b."""
         pids = self.bench.run("b", "sh", "-c", "grep -l faults_rank /proc/[0-9]*/comm").stdout.split()
         status = "".join(self.bench.run("b", "cat", pid.replace("comm", "status")).stdout for pid in pids)
         return sum(map(int, re.findall(r"VmRSS:\s+(\d+)", status)))
@@ -254,7 +254,7 @@ class Firewall(faults_test.Faults):
         self.expect_nothing_left()
 
     def test_that_appears_later_is_told_by_the_deadline_of_the_call(self):
-        """Packets of connections that were made are dropped, too, and a rank leaves all the same."""
+        """Packets of existing connections are dropped too, and a rank can leave nevertheless."""
         self.start(DEADLINE_S, FEW, 6, "dispatch", 2)
         for name in "ab":
             self.bench.firewall(name, f"tcp dport != {MEETING_PORT} drop")
@@ -263,7 +263,7 @@ class Firewall(faults_test.Faults):
 
 
 class CutAndMended(faults_test.Faults):
-    """Nothing ends before the deadline that comes back, and what comes back is used at once."""
+    """A link that comes back before the deadline ends nothing, and is used at once."""
 
     def test_while_nobody_speaks(self):
         self.start(LONG_S, FEW, 20, "dispatch", 5)
@@ -274,13 +274,13 @@ class CutAndMended(faults_test.Faults):
         self.expect_well()
 
     def longest_pause(self):
-        """Seconds until the last of the connections sends again what got lost."""
+        """Seconds until the last of the connections sends lost packets again."""
         text = "".join(self.bench.run(name, "cat", "/proc/net/tcp").stdout for name in "ab")
         timers = re.findall(r" (\w\w):(\w{8}) \w{8} +\d+ +\d+ \d+", text)
         return max(int(when, 16) / 100 if kind == "01" else 0 for kind, when in timers)
 
     def test_while_rows_are_under_way(self):
-        """By itself TCP doubles its pauses: it would wait as long again as the cut took."""
+        """By itself TCP doubles its pauses, so it would wait again for as long as the cut took."""
         self.start(LONG_S, MANY, 2, "dispatch", 0)
         self.go_slowly()
         self.bench.cut("b")

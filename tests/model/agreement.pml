@@ -85,7 +85,7 @@ inline count_promise(n) {
       value = had_set[AT(ballot[me], n)]
     :: else
     fi
-  :: n != me /* it cannot be reached */
+  :: n != me /* node n cannot be reached */
   fi
 }
 

@@ -17,8 +17,8 @@ import time
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 DEFAULTS = {"POISONS": 0, "FLIPS": 0, "EMPTIES": 0, "REFUSALS": 0, "NB": 2}
 
-# name: (ranks, depth, epochs, other settings). Everything at once with 3 ranks and 3 epochs would
-# be too much; these overlap instead.
+# name: (ranks, depth, epochs, other settings). All settings at once with 3 ranks and 3 epochs would have too many
+# states, so several configurations with some settings each overlap.
 CONFIGURATIONS = {
     "plain": (3, 1, 3, ""),
     "halves": (3, 2, 3, "HALVES"),
@@ -37,31 +37,31 @@ CONFIGURATIONS = {
     "death-halves": (2, 2, 2, "HALVES DEATH"),
 }
 
-# The same of views.pml: (ranks, the last view, deaths).
+# name: (ranks, the last view, deaths), for views.pml.
 VIEWS = {"views": (3, 2, 2), "views-later": (3, 3, 1)}
 
-# The same of admission.pml: (attempts, deaths).
+# name: (attempts, deaths), for admission.pml.
 ADMISSIONS = {"admission": (2, 1), "admission-later": (3, 1)}
 
-# The same of admission_between_nodes.pml: (attempts, deaths, other settings).
+# name: (attempts, deaths, other settings), for admission_between_nodes.pml.
 ADMISSIONS_BETWEEN_NODES = {
     "admission-nodes": (2, 0, ""),
     "admission-nodes-death": (2, 1, ""),
     "admission-new-node": (2, 1, "NEW_NODE"),
 }
 
-# The same of agreement.pml: (ranks of each node, ballots, deaths).
+# name: (ranks of each node, ballots, deaths), for agreement.pml.
 AGREEMENTS = {
     "agreement": ((2, 1, 1), 3, 1),
     "agreement-majority": ((1, 2, 2), 3, 2),
     "agreement-later": ((2, 2, 1), 4, 1),
 }
 
-# Millions of states.
+# Configurations of millions of states.
 DEEP = {"halves", "sparse", "copies", "death", "views-later", "admission-later", "admission-nodes-death",
         "admission-new-node", "agreement-later"}
 
-# How a model fails: in words, and in Spin's.
+# How a model fails: in words, and as Spin says it.
 HANG = ("a rank waits forever", "invalid end state")
 SURVIVOR_HANGS = ("a survivor waits forever", r"ended\|killed")
 OUTCOMES = ("ranks disagree on the outcome", r"outcome\[")

@@ -12,7 +12,8 @@
  * anywhere.
  *
  * What a step is. Atomic words are sequentially consistent. A record, a count row and rows are
- * written in two steps; a flag goes up with the second, as who looks too early meets the first.
+ * written in two steps; a flag goes up with the second, so a rank that reads too early finds the
+ * result of the first.
  * Waiting and reading what was waited for are two steps, so a read happens at every later moment.
  * A wait for several ranks is one step: flags only grow, so it does not matter who is looked at
  * first. Steps that touch words of this rank alone are merged.
@@ -173,7 +174,8 @@ inline raise_progress(value) {
   progress[me] = value
 }
 
-/* Operation n ended here with `result`. read_through is the number before my oldest unfinished. */
+/* Operation n ends on this rank with `result`. read_through becomes the number before this rank's
+ * oldest unfinished operation. */
 inline end_operation(n) {
   assert(outcome[n] == 0 || outcome[n] == result);
   outcome[n] = result;
@@ -264,7 +266,7 @@ inline read_matrix(n) {
   i = 0
 }
 
-/* For each row that I received in `b`: it must be `content`, an expression of its source i. */
+/* Each row that this rank received in batch `b` must be `content`, an expression of its source i. */
 inline check_rows(b, content) {
   i = 0;
   do
@@ -310,7 +312,7 @@ inline pull_outputs(n, b) {
   i = 0
 }
 
-/* A rank that waits reads the outputs that are published already, of ranks that make its call. */
+/* While a rank waits, it reads outputs that ranks which make the same call have already published. */
 #ifdef EARLY_WITHOUT_RECORDS
 #define MAKES_MY_CALL(r, n) 1
 #else
@@ -395,7 +397,7 @@ inline newest_unfinished() {
   od
 }
 
-/* Finishes my own operations up to `last`. */
+/* Finishes this rank's operations up to `last`. */
 inline finish_through(last) {
   do
   :: atomic { unfinished & ((2 << (last)) - 2) -> oldest_unfinished() }
@@ -405,7 +407,7 @@ inline finish_through(last) {
   od
 }
 
-/* The list of my rows becomes `content`, in a dispatch that I do not refuse. */
+/* This rank's list of rows becomes `content`, in a dispatch that it does not refuse. */
 inline write_list(content) {
   if
   :: kind_of[number] == DISPATCH && !poison -> lists[LIST(me, number)] = content
@@ -423,7 +425,7 @@ inline read_lists() {
   i = 0
 }
 
-/* Writes my record, count row and row list, and raises `stage` with the second half. */
+/* Writes the record, count row and row list of this rank, and raises `stage` with the second half. */
 inline announce(stage, buffer, capacity, free_after) {
 #ifdef FLAG_BEFORE_RECORD
   raise_progress(4 * number + stage);
@@ -452,7 +454,7 @@ inline announce(stage, buffer, capacity, free_after) {
   }
 }
 
-/* My slot at every destination becomes `content`. */
+/* This rank's slot at every destination of its row becomes `content`. */
 inline write_rows(content) {
   i = 0;
   do

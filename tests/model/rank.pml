@@ -33,7 +33,7 @@ inline choose_row() {
 #else
 #define PINNED(b) pinned[b]
 #endif
-/* Two buffers published last by the same operation (none, that is) are alike: take the first. */
+/* Buffers that the same operation published last (that is, none did) are alike: take the first. */
 #define LIKE(a, b) (!PINNED(a) && last_published[a] == last_published[b] && \
                     committed[me * NB + (a)] == committed[me * NB + (b)])
 
@@ -51,7 +51,7 @@ inline choose_receive_buffer() {
   pinned[target] = UNDER_WAY
 }
 
-/* Nothing was written to anybody: dispatch n is over here. */
+/* Dispatch `number` fails before rows are written: it ends here. */
 inline fail_dispatch() {
   if
   :: target != NONE -> pinned[target] = 0
@@ -138,7 +138,7 @@ inline send_rows() {
 }
 
 #ifdef SUMS
-/* Its slice of the sums becomes `content` for every rank. */
+/* This rank's slice of the sums becomes `content` for every rank. */
 inline write_sums(content) {
   i = 0;
   do
@@ -237,8 +237,8 @@ inline send_dispatch() {
   }
 }
 
-/* A buffer for copied outputs is free now, or not chosen: a combine never waits before it announced
- * itself. */
+/* A buffer for copied outputs is chosen only if it is free now, since a combine never waits before
+ * it has announced itself. */
 #ifdef NO_COPY_GUARD
 #define FREE(b) !pinned[b]
 #else
@@ -321,7 +321,7 @@ inline call() {
   :: else
   fi;
 #ifndef NO_RING_CHECK
-  /* Why 2 D slots are enough: nobody reads what this operation's record replaces. */
+  /* Why 2 D slots are enough: nobody still reads the record that this operation's record replaces. */
   assert(number <= 2 * D || OWE_READING(number - 2 * D) == 0);
 #endif
 #endif
@@ -375,7 +375,7 @@ inline call() {
   (!NEXT_IS_COMBINE || pinned[buffer_of[NEXT_BATCH]] == VIEW))
 
 active [R] proctype rank() RUNS {
-  byte number;     /* of my last operation */
+  byte number;     /* of this rank's last operation */
   byte position;   /* in the script */
   byte unfinished; /* mask of numbers */
   bit kind_of[OPS + 1];
@@ -457,7 +457,7 @@ broken:
     od
   }
 #endif
-  /* Rows that the caller holds stay what they are, even if a stopped rank wakes and writes. */
+  /* Rows that the caller holds do not change, even if a stopped rank wakes and writes. */
   d_step {
     k = 0;
     do

@@ -12,8 +12,9 @@
  *
  * What is checked. All ranks that begin a view have the same members and go on from the same number.
  * No member has used a larger number. When a view begins, no rank that lives reads or writes for an
- * operation of the view before. Only a death, or a word of this view, ends a call. A rank that lives
- * is in every view. All ranks that live come to the last view (Spin's invalid end states). */
+ * operation of the view before. Only a death, or an abort word of this view, ends a call. A rank
+ * that lives is in every view. All ranks that live come to the last view (Spin's invalid end
+ * states). */
 
 #define me (_pid - 1) /* the process of init comes first */
 #define ALL ((1 << R) - 1)

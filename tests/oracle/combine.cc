@@ -1,7 +1,7 @@
 // The oracle's combine: for each token, the rows that the dispatch placed for it and the summands
 // that its own rank computes, summed in the order of docs/numerics.md, between nodes in two steps.
-// Called by tests and by `ferry bench --check`; calls routing.cc, rows.cc and wire.cc, nothing of
-// the engine but the scalar conversions.
+// It uses the oracle's routing, rows and wires, and nothing of the engine but the scalar
+// conversions.
 #include <algorithm>
 #include <map>
 #include <span>
@@ -23,11 +23,11 @@ struct RowAt {
   std::int64_t row = 0;
 };
 
-// The rows that make one term: of each rank of the group that computed it, the one of the token's
-// own tp_rank first, then the next tp_rank's (cyclic).
+// The rows that make one term: one row of each rank of the tensor-parallel group that computed it,
+// first that of the token's own tp_rank, then those of the next tp_ranks (cyclic).
 using Term = std::vector<RowAt>;  // [tp_size]
 
-// By (k, 0), kRankMajor by (0, member): in the order of the sum.
+// The terms of a token in the order of the sum. Keys are (k, 0); with kRankMajor (0, member).
 using TermsOfToken = std::map<std::pair<int, int>, Term>;
 
 struct Combine {
@@ -40,7 +40,7 @@ struct Combine {
   std::vector<std::vector<TermsOfToken>> terms;  // [R][T]
 
   bool rank_major() const { return config.layout == Layout::kRankMajor; }
-  // Rows are summed where they are, and the sums at the source.
+  // Whether rows are summed at the nodes that have them, and these sums at the source.
   bool sums_at_nodes() const {
     const auto elsewhere = [&](const RankInput& input) { return input.node != inputs[0].node; };
     return config.node_sums != NodeSums::kExact &&
@@ -109,7 +109,7 @@ void add_weighted(Floats& sum, float weight, const Floats& term) {
   }
 }
 
-// A term as it arrives: the group's rows added, rounded to their type, and sent.
+// A term as it arrives: the rows of its ranks added, rounded to their type, encoded and decoded.
 Floats arrived(const Combine& combine, const Term& term) {
   Floats values;
   for (const RowAt& at : term) {
@@ -133,7 +133,7 @@ class TokenSide {
   TokenSide(const Combine& combine, int rank)
       : combine_(combine), rank_(rank), input_(combine.inputs[rank]), own_(combine.outputs[rank]) {}
 
-  // In float32, all terms but the rounding.
+  // The sum of all terms in float32, before it is rounded to the type of the output.
   Floats sum(std::int64_t token) const {
     Floats sum(combine_.hidden, 0.0F);
     add_matrix(sum, own_.bias[0], token);
@@ -156,7 +156,7 @@ class TokenSide {
     return sum;
   }
 
-  // The scalars that came home, [K].
+  // The weights that return to the token's rank, [K].
   Floats weights_home(std::int64_t token) const {
     const bool at_nodes = combine_.rank_major() && combine_.sums_at_nodes();
     if (!at_nodes) return weights_of(combine_.terms[rank_][token]);
@@ -168,8 +168,8 @@ class TokenSide {
 
  private:
   bool fullmesh() const { return combine_.config.algorithm == Algorithm::kFullmesh; }
-  // Of groups in which rows are summed, from the outside in: the last are nodes, and the only ones
-  // when rows go straight to their node, or not all ranks take part.
+  // The number of levels of groups in which rows are summed. The last level is the node. It is the
+  // only one where rows go straight to their node: with kFullmesh, or when not all ranks take part.
   int num_levels() const {
     const bool straight = fullmesh() || !input_.active_ranks.empty();
     return straight ? 1 : static_cast<int>(input_.outer.size()) + 1;
@@ -179,8 +179,9 @@ class TokenSide {
     return level + 1 == num_levels() ? input.node : input.outer[level];
   }
 
-  // Rows by the group of a level where they are summed; with kFullmesh by the rank that has them,
-  // outside the source's own node. In order: by the lowest rank there.
+  // The terms by the place where they are summed: the group of `level` that has their rows, or with
+  // kFullmesh outside the source's own node the rank that has them. A group stands under its lowest
+  // rank.
   std::map<int, TermsOfToken> origins(const TermsOfToken& terms, int level) const {
     std::map<int, TermsOfToken> origins;
     for (const auto& [order, term] : terms) {
@@ -193,7 +194,7 @@ class TokenSide {
     return origins;
   }
 
-  // As it comes home.
+  // The sum of the terms of one such place, as the next level out receives it.
   Floats sum_of_origin(std::int64_t token, const TermsOfToken& terms, int level) const {
     Floats sum(combine_.hidden, 0.0F);
     if (level + 1 == num_levels()) {
@@ -218,7 +219,7 @@ class TokenSide {
     return home;
   }
 
-  // The group's scalars added, in the order of their rows.
+  // The weights of one term, added in the order of its rows.
   float scalar(const Term& term, int columns, int column) const {
     float sum = 0.0F;
     for (std::size_t i = 0; i < term.size(); ++i) {
@@ -244,8 +245,8 @@ class TokenSide {
     }
   }
 
-  // The row of entry k; or, with partials, nothing until the last entry of its rank, then the sum
-  // of all of that rank.
+  // Adds the row of entry k. With partials, adds nothing until the last entry of the rank of that
+  // row, and then the sum of all rows of that rank.
   void add_routed(Floats& sum, std::int64_t token, int k, const TermsOfToken& terms) const {
     const Term& here = terms.at({k, 0});
     if (own_.partials == Partials::kNone)
@@ -260,7 +261,7 @@ class TokenSide {
     if (last == k) add(sum, floats_of(round_to(combine_.row_type, partial), combine_.row_type));
   }
 
-  // Entry k of the token; shared experts have no weight.
+  // Adds the row of entry k, times the entry's weight unless the expert is a shared one.
   void add_summand(Floats& sum, std::int64_t token, int k, const Floats& term) const {
     const int top_k = combine_.config.top_k;
     if (own_.weighted && k < top_k) {
@@ -270,7 +271,7 @@ class TokenSide {
     }
   }
 
-  // Of a copy or constant expert; `index` counts from the first copy expert.
+  // The term of a copy or constant expert; `index` counts from the first copy expert.
   Floats special_term(std::int64_t token, int index) const {
     const ExchangeConfig& config = combine_.config;
     const auto x = row_of(input_.tokens, token, config.hidden, config.dtype);

@@ -1,7 +1,5 @@
 // The oracle's dispatch: what each rank receives, row after row, as plain loops over all ranks'
-// inputs. Called by tests and by `ferry bench --check`; calls routing.cc,
-// rows.cc and wire.cc, nothing of the engine. The oracle's combine is
-// combine.cc.
+// inputs. It uses the oracle's routing, rows and wires, and nothing of the engine.
 #include "oracle/reference.h"
 
 #include <algorithm>

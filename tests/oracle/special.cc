@@ -1,5 +1,5 @@
 // The oracle's terms of constant experts and its fused RMSNorm: docs/numerics.md, one element after
-// the other. Called by combine.cc and tests; calls the scalar conversions of kernels.h.
+// the other, with the scalar conversions of kernels.h.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,6 +1,5 @@
 // The oracle's wire formats of dispatch and of combine: docs/numerics.md, one element after the
-// other. Called by dispatch.cc, combine.cc and tests; calls the scalar conversions of
-// kernels.h.
+// other. They use the scalar conversions of kernels.h.
 #include "oracle/wire.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The oracle's wire formats, special terms and norm: docs/numerics.md as slow obvious loops, one
-// element after the other. Called by dispatch.cc, combine.cc and tests; shares no code
-// with the kernels but the scalar conversions of kernels.h.
+// element after the other. They share no code with the kernels but the scalar conversions of
+// kernels.h.
 #pragma once
 
 #include <cstddef>

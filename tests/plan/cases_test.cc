@@ -42,7 +42,8 @@ double tolerance(const json& expected, double value) {
                                : given.at("rel").get<double>() * std::abs(value);
 }
 
-// Half a unit of the sixth digit, for the results that the file has for its own formulas.
+// The tolerance for results of formulas in the file, which have six digits: about half a unit of
+// the last one.
 double six_digits(double value) {
   return value == 0 ? 1e-12 : 0.51 * std::pow(10, std::floor(std::log10(std::abs(value))) - 5);
 }
@@ -162,7 +163,7 @@ TEST(Cases, PipelinesOfTasks) {
   EXPECT_EQ(found, 7);
 }
 
-// Rank by rank on the eight partly linked cards of the file.
+// The relay over mates among the eight partly linked cards of the file, with tasks for every rank.
 class Relay {
  public:
   Relay() : machine_(cases().at("machines").at("card8")) {
@@ -178,12 +179,12 @@ class Relay {
     }
   }
 
-  // Bytes by time. `own_last`: a rank sends its mate the rows to pass on first, as they are ready,
-  // and the mate's own rows last. Else all rows are one message, which is passed on when it has
-  // arrived.
+  // Bytes over time. With `own_last` a rank sends its mate first the rows to pass on, each passed
+  // on as soon as it has come, and last the mate's own rows. Else all rows to the mate are one
+  // message, which is passed on when all of it has come.
   double rate(bool own_last) {
     std::vector<int> first;
-    std::map<std::pair<int, int>, int> to_mate;  // of a rank: the piece for the peer of its mate
+    std::map<std::pair<int, int>, int> to_mate;  // by (rank, piece): for a peer of its mate
     for (int rank = 0; rank < 8; ++rank) {
       for (const int peer : peers_[rank]) first.push_back(move(rank, peer, kBytes / 8, {}));
       const int pieces = own_last ? 4 : 1;
@@ -242,7 +243,7 @@ double expected_value(const std::string& id, const std::string& name) {
   throw std::invalid_argument("no value " + name);
 }
 
-// The shares of tokens in the routing of the planner.
+// The planner's routing gives the shares of tokens that the file states.
 TEST(Cases, SharesOfTokens) {
   const auto touched = [](Workload workload, int ranks, int of) {
     workload.exchange.num_experts = 256, workload.exchange.top_k = 8;

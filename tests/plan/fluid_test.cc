@@ -117,8 +117,8 @@ Schedule random_schedule(std::mt19937& random) {
   return schedule;
 }
 
-// A task could go faster only if a task that is not faster slowed down. So every task uses a full
-// resource on which no task is faster.
+// Rates are fair if a task can go faster only when a task that is no faster goes slower: every task
+// uses a full resource on which no task is faster.
 void expect_fair(const Schedule& schedule) {
   std::vector<int> active(schedule.tasks.size());
   for (std::size_t i = 0; i < active.size(); ++i) active[i] = static_cast<int>(i);

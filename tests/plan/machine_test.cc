@@ -84,7 +84,7 @@ TEST(Machine, RatesMayBeInGbitPerSecond) {
   EXPECT_EQ(preset.links[0].level, "vnode");
 }
 
-// What stands behind 'source' is its text, so a rate there would be lost.
+// All that follows 'source' on a line is its text, so a rate there would be lost.
 TEST(Refused, ARateBehindASource) {
   const std::string mesh = "rank:4\nlink a mesh all ";
   EXPECT_THAT(refusal(mesh + "source stated: a paper 50GB/s"),

@@ -14,8 +14,8 @@ namespace {
 constexpr double kTableTokens = 4096;
 constexpr double kFp8Row = 7168 + 7168 / 128 * 4, kBf16Row = 2 * 7168;
 
-// A rate is of logical bytes: a row for each rank of one node (EP 8), or for each node, that a
-// token goes to. The own rank and the own node count.
+// Rates are of logical bytes: one row for each rank (on one node, EP 8), or for each node, that a
+// token goes to, the source's own included.
 struct Published {
   int nodes, groups_chosen;
   double dispatch_gb_s, combine_gb_s;
@@ -63,8 +63,9 @@ TEST(Published, StatedRatesAreTooFast) {
   }
 }
 
-// The rates of the preset are those at which the geometric mean of plan and table is 1: of one and
-// two nodes, where the switch limits, and of four and eight, where the NIC does.
+// The preset has the rates for which the geometric mean of planned time over published time is 1:
+// the rate of the switch by the rows of one and two nodes, that of the NIC by those of four and
+// eight.
 TEST(Published, TheRatesOfThePresetAreFittedToTheTable) {
   double log_switch = 0, log_nic = 0;
   for (const Published& row : kNormal) {
@@ -79,8 +80,8 @@ TEST(Published, TheRatesOfThePresetAreFittedToTheTable) {
     EXPECT_THAT(port.source, testing::StartsWith("fitted: DeepEP V1's table"));
 }
 
-// Not fitted: 128 tokens, every row over the NIC of its rank, EP 128 and 256. Small messages take
-// longer than their bytes at the fitted rate.
+// These rows are not fitted: 128 tokens, every row over the NIC of its rank, EP 128 and 256. Small
+// messages take longer than their bytes would at the fitted rate.
 TEST(Published, LowLatencyPlansAreUpToFourteenPercentTooFast) {
   const double rows[][3] = {{16, 192, 369}, {32, 194, 360}};
   for (const auto& [nodes, dispatch_us, combine_us] : rows) {

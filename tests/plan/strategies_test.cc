@@ -278,7 +278,7 @@ TEST(Classes, GiveWhatEachRankAloneGives) {
   }
 }
 
-// The walk by which exchanges choose an algorithm.
+// The planner's bytes of each level equal those by which exchanges choose an algorithm.
 TEST(Trees, BytesAreThoseOfEveryLevel) {
   for (const char* text : {"gpu8:2", "host:4@8links,rank:8", "dies16:2", "rack:2,host:2,rank:4",
                            "server:4,rank:4", "host:2,rank:3+5", "rack:2,host:1+2,rank:2+3+1"}) {
@@ -327,7 +327,7 @@ TEST(Plan, SaysWhatLimitsAndWhatWouldHelp) {
   }
 }
 
-// However the machine is written.
+// The same for each way to write the machine.
 TEST(Plan, TheMemoryOfARankIsTheWindowOfTheEngine) {
   const WindowBytes engine = window_bytes(workload().exchange, 8);
   for (const char* text : {"host:2@25GB/s,rank:4", "rank:8@5GB/s",

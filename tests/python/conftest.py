@@ -17,7 +17,8 @@ try:
 except ImportError:
     pass
 
-# A new process takes seconds of a core to import torch, so ranks come from a server that has imported it once. They
-# have the environment that the server began with: a test that changes it names another method.
+# A new process takes seconds of a core to import torch, so ranks are forked from a server that has imported it once.
+# They have the environment that the server began with. A test that changes the environment for its ranks uses another
+# method.
 multiprocessing.set_forkserver_preload(["ferry.torch"])
 ferry.spawn.__kwdefaults__["method"] = "forkserver"

@@ -6,7 +6,7 @@ SETTINGS = dict(max_tokens=8, hidden=16, num_experts=4, top_k=1, dtype="float32"
 
 
 def step(group, exchange, experts):
-    """A step whose tokens go to some experts, each of which adds its number: one expert per rank."""
+    """A step whose tokens go to `experts` in turn, one expert for each rank; each expert adds its number."""
     tokens = np.full((8, 16), group.rank, np.float32)
     ids = np.array(experts, np.int32)[np.arange(8) % len(experts)][:, None]
     received = exchange.dispatch(tokens, ids)

@@ -39,7 +39,8 @@ def torch_distributed(group, folder, name="store"):
 
 
 def batch(rank, step):
-    """(x [T, H], experts that a token may choose): in the first step those of the first rank of two."""
+    """(x [T, H], number of experts, from 0, among which a token may choose): half of them in step 0, so that the other
+    half gets no row."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(TOKENS, HIDDEN, generator=generator), EXPERTS // 2 if step == 0 else EXPERTS
 
@@ -244,7 +245,7 @@ class Scaled(torch.nn.Module):
 
 
 def steps_with_copies(group, learns_alone):
-    """[the layer with copies and its weights] after each of some steps, with a switch between the steps."""
+    """[(experts of this rank, output, weights, buffer)] after each of some steps, with a switch between two of them."""
     held = Placement((0, 1, 2, 3, 2, 3, 0, 1), 2)
     layer = MoE(group, experts=Scaled(held.of_rank(group.rank)), hidden=HIDDEN, top_k=TOP_K, max_tokens=TOKENS,
                 dtype=torch.float32, **held.settings("by_table"))

@@ -93,7 +93,8 @@ def fork_after_init(group):
 
 
 def wait_for_a_late_rank(group, seconds):
-    """Rank 0 gets SIGINT while it waits; returns the time that the wait took to end, and on rank 1 the culprit."""
+    """Rank 0 gets SIGINT while it waits, and returns the seconds until the wait ended; rank 1 returns the culprit of
+    its error."""
     if group.rank == 1:
         time.sleep(seconds)
         try:

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-# One node, and several: as many ranks in each, fewer in the last.
+# (ranks, topology): one node, and several nodes of equal size.
 PLACES = ((1, ""), (2, ""), (3, ""), (4, ""), (7, ""), (2, "host:2,rank:1"), (4, "host:2,rank:2"), (6, "host:3,rank:2"))
 AT_PLACES = pytest.mark.parametrize("topology", ("", "host:2,rank:2"))
 SIZES = (0, 1, 5, 1000, 300_001)
@@ -305,7 +305,8 @@ def test_an_object_that_one_rank_cannot_make_is_refused_on_all():
 
 def test_ferry_top_shows_the_latest_collective_of_each_rank():
     def look():
-        """The last column of each rank, for each group with ranks of this process, which may keep other groups."""
+        """For each group that `ferry top` shows: {rank: its latest collective} of the ranks of this process, which may
+        also have ranks of other groups."""
         text = subprocess.run([sys.executable, "-m", "ferry", "top", "--once", "--interval", "0.1"], text=True,
                               stdout=subprocess.PIPE, check=True, timeout=60).stdout
         tables = [[line.split() for line in table.splitlines()] for table in text.split("group ")]

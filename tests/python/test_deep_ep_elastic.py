@@ -103,7 +103,7 @@ class Mode:
                     use_tma_aligned_col_major_sf=self.column_major)
 
     def num_real(self, rank):
-        """Rows that are not behind the last one."""
+        """The number of rows up to the last received one, gaps included."""
         if self.expand:
             return len(oracle.slots(self.inputs, rank, self.alignment))
         return len(oracle.arrivals(self.inputs, rank))

@@ -20,7 +20,7 @@ MORE = Inputs(72, [3, 40, 2], num_experts=6, top_k=2)
 
 @pytest.fixture
 def tells(monkeypatch):
-    """A context in which the calling rank, a thread, gathers with the others exactly that many times."""
+    """A function whose context expects the calling rank, a thread, to gather with the others exactly so many times."""
     counts, gather = threading.local(), Exchanges._gather
 
     def count(self, *arguments):

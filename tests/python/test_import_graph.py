@@ -38,8 +38,8 @@ def imported_names(file, inside):
 
 
 def loaded_by(name, files, module):
-    """The modules that an import of `name` in `module` loads: the module of that name or that has it, and the packages
-    around it, except those around `module`, which are loaded already."""
+    """The modules that an import of `name` in `module` loads. They are the module of that name, or the one that defines
+    the name, and the packages around it. Packages around `module` are left out, since they are loaded already."""
     if name == "ferry._core":  # the native module, which has no file here
         return
     while name and name not in files:

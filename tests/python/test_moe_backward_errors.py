@@ -63,7 +63,8 @@ def test_all_ranks_are_told_at_once(overlap, left, culprit):
 
 
 def frozen(group):
-    """No rank waits for gradients of rows that need none: the other ranks' passes go on to their end."""
+    """Rank 1 raises in backward where rows need no gradients, so no other rank waits for it: their passes end
+    normally."""
     world, rank = World(NUM_TOKENS), group.rank
     exchange, factor = world.exchange(group), leaf(torch.ones(()))
 

@@ -207,8 +207,8 @@ def refuses(group, victim, moment):
 
 
 def dies_in_a_switch(group, victim, moment):
-    """The switch ends with the same error on all others, and changes no layer; they repeat it on the ranks that remain.
-    moment: what the victim has done of it."""
+    """The victim dies in a switch, at `moment`. The switch then fails on all others with an error that names the
+    victim, and changes no layer. The others repeat it on the ranks that remain."""
     layer = layer_of(group)
     expected, weights, new = results(layer), layer.experts.factors, Placement((*range(8), *range(8)), SIZE)
     if group.rank == victim:
@@ -232,7 +232,8 @@ def before_it_makes_the_exchange():
 
 
 def keeps_switching(group, victim, seed):
-    """The victim dies while all ranks switch to and fro. Returns whether the layer goes on; else all refuse it."""
+    """The victim dies while all ranks switch back and forth. Returns whether the layer goes on; if not, all ranks
+    refuse it."""
     layer = layer_of(group)
     expected, old, new = results(layer), HELD, Placement((*range(8), *range(8)), SIZE)
     group.barrier()
@@ -253,7 +254,7 @@ def keeps_switching(group, victim, seed):
 
 
 def in_different_places(group, victim, change):
-    """The victim dies when all others but rank 1 have made a change."""
+    """The victim dies when all ranks but rank 1 have made `change`."""
     layer = layer_of(group)
     expected, weights, before = results(layer), layer.experts.factors, dict(layer.__dict__)
     change(layer)

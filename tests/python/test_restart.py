@@ -27,7 +27,7 @@ def children_of(process):
 
 
 def is_member(pid):
-    """Whether the process is in a group: it then has memory of the group open."""
+    """Whether the process is in a group: then memory of the group is among its open files."""
     with suppress(OSError):
         return any(os.readlink(file).startswith("/memfd:ferry") for file in Path(f"/proc/{pid}/fd").iterdir())
     return False
@@ -48,7 +48,7 @@ def waits_for_a_place(pid):
 
 
 def kill_some(job, num_kills, num_ranks, seed=1):
-    """Kills one of the ranks each time when all of them have been in a group for a moment."""
+    """Kills a random rank, several times, each time shortly after all ranks have been in a group."""
     draw = random.Random(seed)
     for _ in range(num_kills):
         while sum(map(is_member, children_of(job))) < num_ranks:

@@ -28,7 +28,7 @@ NEEDS_ALL = "needs all 4 ranks, and view 2 .* lacks .2.*: admit"
 
 
 def lose(group, call):
-    """The victim is killed, the others are in a call until they are told, and go on in the next view."""
+    """The victim is killed. The others make calls until an error names it, and go on in the next view."""
     if group.rank == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises((ferry.PeerLost, ferry.Broken), match=f"lost rank {VICTIM}") as caught:
@@ -91,7 +91,7 @@ def normal(group):
 
 
 def creation_that_ended_on_some_ranks(group):
-    """The victim dies when an exchange is made on some of the ranks that are left."""
+    """The victim dies when some of the other ranks have made an exchange that rank 1 has not made."""
     normal_buffer, buffer = Buffer(group), Buffer(group, low_latency_mode=True)
     every, case = Inputs(91, [6, 9, 5, 7]), Case(SIZE, tokens=(4, 5, 3, 6), seed=92, top_k=3)
     normal_round(normal_buffer, every)

@@ -46,7 +46,7 @@ def buffer_round(buffer, inputs):
 
 
 def buffer(rank, _):
-    """Without rank 2, which is of the host of rank 3."""
+    """Rank 2, which is on the host of rank 3, is lost."""
     with ferry.init() as group:
         made, every = Buffer(group), Inputs(81, [6, 9, 5, 7])
         buffer_round(made, every)
@@ -57,7 +57,7 @@ def buffer(rank, _):
 
 
 def layer(rank, _):
-    """Without rank 0 and its host."""
+    """Rank 0 and its host are lost."""
     with ferry.init() as group:
         test_moe_survive.switches(group, 0, test_moe_survive.in_dispatch)
 
@@ -68,7 +68,7 @@ def layer_of_rank_3(rank, _):
 
 
 def backend(rank, path):
-    """Without rank 0 and its host, and then without rank 3. The ranks met by an all-gather."""
+    """Rank 0 and its host are lost, and then rank 3. The ranks met by an all-gather."""
     dist.init_process_group("cpu:ferry", init_method=f"file://{path}", rank=rank, world_size=SIZE,
                             timeout=timedelta(seconds=30))
     test_torch_backend_survive.all_calls(rank, (0, 1, 2, 3))

@@ -85,7 +85,8 @@ def survivor(rank, path, results):
 
 
 def outlive(body, path, size, survivors):
-    """Runs body(rank, path, results) in `size` processes, of which the survivors report that they are well."""
+    """Runs body(rank, path, results) in `size` processes, of which just the survivors report "well". Returns the exit
+    codes."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     processes = [context.Process(target=body, args=(rank, path, results)) for rank in range(size)]
@@ -167,7 +168,7 @@ def test_the_timeout_is_for_the_memory_of_the_new_view_too():
 
 @ranks(2, kind="threads", deadline=20)
 def test_a_group_goes_on_when_survive_is_refused():
-    """Rank 0 has a thread in a call of the group's own, beside those of the process group."""
+    """A thread of rank 0 is in a call of another object of the group, which the process group does not know of."""
     rank = dist.get_rank()
     extra = ferry.Collectives(dist.group.WORLD._get_backend(torch.device("cpu"))._group)
     if rank == 0:

@@ -100,7 +100,7 @@ def compare_modules(group, folder, cases):
 
 
 def use_exchanges(group, folder):
-    """The parts that layers share, the growth of an exchange, and the copies of a call without gradients."""
+    """What layers share, how an exchange grows, and what a call without gradients copies."""
     with process_group(group, folder):
         ep_mesh, tp_mesh = meshes(group.size)
         experts = make_experts(group.size, group.rank, torch.float32, "grouped_mm")

@@ -63,8 +63,8 @@ class AgreementRun {
     for (const auto& [begun, members] : views_)
       if (begun != ++number) complain(fmt::format("view {} was left out", number));
     outcome_.num_views = static_cast<int>(views_.size()) + 1;
-    // Each rank ends at most one view by its end, and others by survive(). A view may begin before
-    // all have seen that a link is lost.
+    // A rank ends at most one view by its own end, and others by calling survive(). A view may
+    // begin before all its ranks have seen that a link is lost, and then ends soon.
     const int most = 1 + case_.num_ranks() + num_surviving_ + 2 * std::ssize(case_.blows);
     if (outcome_.num_views > most && !may_be_late())
       complain(fmt::format("{} views without a reason", outcome_.num_views));
@@ -77,8 +77,8 @@ class AgreementRun {
  private:
   static constexpr std::int64_t kStoppedNs = 150'000'000, kForGoodNs = 6'000'000'000,
                                 kOutageNs = 100'000'000;
-  // Of a link that is lost: how much later the other end knows it, and how long before both do
-  // nothing comes.
+  // When a link is lost one way: how much later the other end learns it. And how long nothing
+  // crosses a link before both ends learn that it is lost.
   static constexpr std::int64_t kLaterNs = 300'000'000, kSilentNs = 600'000'000;
   static constexpr int kWhimRarity = 6, kMostCalls = 100, kMostLate = 3, kStayRarity = 2;
   static constexpr std::int64_t kStayNs = 6'000'000'000;  // longer than any deadline
@@ -86,14 +86,15 @@ class AgreementRun {
   struct Raised {};
   struct Rank {
     bool gone = false, raises = false, in_survive = false;
-    std::uint64_t refused_in = 0;  // the view in which its part could not go on
+    std::uint64_t refused_in = 0;  // the view in which survive() refused this rank's part
   };
 
   void complain(const std::string& what) { outcome_.wrong.push_back(what); }
   Rank& mine() { return ranks_[simulation_.running()]; }
   bool dead() const { return simulation_.dead(simulation_.running()); }
   bool lost(int rank) const { return simulation_.dead(rank) || ranks_[rank].gone; }
-  // Those that can reach each other are the parts of a group that is cut into two.
+  // Whether the lost links cut the group into two parts at most, in each of which all ranks reach
+  // each other.
   bool has_two_parts() const {
     if (case_.loses_a_link()) return false;
     const auto is_cut = [](const auto& blow) { return blow.fault == Fault::kCut; };
@@ -106,8 +107,8 @@ class AgreementRun {
   // Ranks may wait for others until their deadlines.
   bool may_be_late() const { return case_.has(Fault::kStop) || case_.has(Fault::kPartition); }
 
-  // If all that were left of the last view were refused, no nodes of them could go on together:
-  // each pair of them without a link that is lost, and with enough votes.
+  // No nodes that were all refused in the last view could have gone on together: nodes without a
+  // lost link between them that have enough votes.
   void check_refused_part() {
     if (!case_.loses_a_link() || case_.has(Fault::kStop)) return;
     View last{.number = 1};
@@ -116,7 +117,7 @@ class AgreementRun {
     std::set<int> refused;
     for (const int rank : last.members)
       if (ranks_[rank].refused_in == last.number) refused.insert(case_.nodes.of_rank[rank]);
-    // It was alive when it was refused.
+    // A rank that was refused was alive then, even if it is dead now.
     const auto was_dead = [&](int rank) {
       return simulation_.dead(rank) && ranks_[rank].refused_in != last.number;
     };
@@ -309,7 +310,7 @@ class AgreementRun {
             "a rank that lives is called lost: " + status.message());
   }
 
-  // `waits`: for so long a call may wait where nothing is wrong.
+  // `waits`: how long the call may wait although nothing is wrong.
   void called(const Group& group, const std::string& what, std::chrono::nanoseconds waits = {}) {
     if (dead()) return;
     times_.end(what, group.view().number, waits);
@@ -341,7 +342,7 @@ class AgreementRun {
     if (first_of_node(rank)) watch_.add_group(machine_.last_mapped(rank), case_.num_ranks());
   }
 
-  // Of the ranks of a node the first one of the view backs the memory.
+  // The lowest rank of each node in the view adds the flags of the exchange, once for its node.
   void watch_exchange(const Group& group, const Scenario& scenario) {
     for (const int rank : group.view().members)
       if (rank < group.rank() && case_.nodes.of_rank[rank] == case_.nodes.of_rank[group.rank()])
@@ -354,7 +355,7 @@ class AgreementRun {
   // ---- what happens to them
 
   void look(int rank) {
-    if (simulation_.dead(rank)) return;  // it goes on to its end
+    if (simulation_.dead(rank)) return;  // a dead rank runs on to give back what it owns
     if (watch_.look(outcome_.wrong, rank)) simulation_.progressed();
     const auto counts = [&](const AgreementCase::Blow& blow) {
       return blow.rank == rank && blow.message < 0 && (!blow.in_survive || ranks_[rank].in_survive);
@@ -368,7 +369,8 @@ class AgreementRun {
     strike(blow);
   }
 
-  // The blow strikes when the rank has lost the processor.
+  // The rank sends the message, but the blow strikes only when the rank has lost the processor.
+  // Until then the packets to other nodes are held up.
   void look_at_message(int from, std::span<const std::byte> body) {
     const auto due = std::ranges::find_if(blows_, [&](const AgreementCase::Blow& blow) {
       return blow.message >= 0 && blow.rank == from && has_message(body, blow.message);
@@ -414,12 +416,12 @@ class AgreementRun {
     kernel_.kill(blow.rank);
   }
 
-  // The connections over which ranks meet are others, and stay.
+  // Only the transports lose the link. The sockets over which ranks meet stay.
   void strike_link(const AgreementCase::Blow& blow) {
     const std::int64_t now = simulation_.time_ns();
     const int rank = blow.rank, peer = blow.peer;
     if (blow.fault != Fault::kCut) {
-      // What is held up when the link is lost comes too late.
+      // Packets that are still held up when the link is lost never arrive.
       const std::int64_t ns = blow.fault == Fault::kOutage ? kOutageNs : kSilentNs + kOutageNs;
       network_.hold_up(rank, peer, now + ns);
       if (!blow.one_way) network_.hold_up(peer, rank, now + ns);

@@ -18,18 +18,19 @@ struct AgreementCase {
   struct Blow {
     Fault fault;  // kDeath, kPause, kStop, kRaise, kOutage, kPartition or kCut
     int rank;
-    int turns;                // of the rank before it
+    int turns;                // of `rank` before the blow
     bool in_survive = false;  // only turns in survive() count
     int part = 0;             // of a cut: the nodes on one side of it, as bits
     int other = 0;            // and those on the other side
-    // Of one link: the rank at its other end. A link that is cut is lost at both ends, and
-    // `one_way` says that this end knows it first. An outage or a partition holds all packets back,
-    // or with `one_way` those that leave this end. A partition of a link ends when the link is
-    // lost.
+    // Of a blow to one link: the rank at its other end. A link that is cut is lost at both ends;
+    // with `one_way` this end learns it first. An outage or a partition holds up the packets in
+    // both directions, or with `one_way` only those from this end. A partition of a link ends with
+    // the loss of the link.
     int peer = -1;
     bool one_way = false;
-    // It strikes when the rank sends a message of this kind about a view, and not after turns; -1:
-    // after turns. What the rank sends from then on is lost.
+    // The blow strikes when the rank sends an agreement message of this kind, and `turns` do not
+    // count. That message, and all that the rank sends to other nodes after it, is lost. -1: the
+    // blow strikes after `turns`.
     int message = -1;
 
     bool of_link() const { return peer >= 0; }
@@ -50,8 +51,8 @@ struct AgreementCase {
   bool remakes_in(std::uint64_t view) const;
   std::string describe() const;
 };
-// `more`: in half of the cases single links are lost or held up, in a third of them exchanges are
-// made in later views, and in a third a rank dies or a node is cut off in the middle of an
+// `more`: in half of the cases single links are lost or held up. In a third of all cases exchanges
+// are made in later views, and in a third a rank dies or its node is cut off in the middle of an
 // agreement.
 AgreementCase draw_agreement(std::uint64_t seed, bool more = true);
 

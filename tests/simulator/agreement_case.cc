@@ -61,8 +61,9 @@ void draw_cut(AgreementCase::Blow& blow, int num_nodes, Random& random) {
   blow.other = 1 << (one + random.between(1, num_nodes - 1)) % num_nodes;
 }
 
-// In half of the cases one link or two, in half of these without other blows; and exchanges that
-// are made in later views. From a stream of its own: the other cases stay what they were.
+// In half of the cases one link or two are struck, half of the time without other blows. In a third
+// of all cases exchanges are made in later views. The choices have a random stream of their own, so
+// that all other choices of a seed stay the same.
 void draw_links(AgreementCase& drawn) {
   constexpr std::array kOfLinks = {Fault::kCut, Fault::kCut, Fault::kCut, Fault::kOutage,
                                    Fault::kPartition};
@@ -84,8 +85,8 @@ void draw_links(AgreementCase& drawn) {
   }
 }
 
-// In a third of the cases a rank dies, or its node is cut off, with a message of an agreement. An
-// agreement has one proposer, mostly of the lowest node.
+// In a third of the cases a rank dies, or its node is cut off, when it sends a message of an
+// agreement. Rank 0 is drawn most, since one rank proposes, mostly the speaker of the lowest node.
 void draw_message(AgreementCase& drawn) {
   using What = internal::AgreementMessage::What;
   constexpr std::array kKinds = {What::kPrepare,  What::kPromise, What::kAccept, What::kAccept,

@@ -1,6 +1,7 @@
-// CallTimes: how long each process of a simulation with views is in its calls, and what it computes
-// between them. A call may take its deadline; where no process is stopped or cut off for good, it
-// takes less than a second, as a rank that is lost is named within a second (README.md).
+// CallTimes: checks how long the calls of each process take in a simulation with views, and lets
+// the process compute between calls. A call may last until its deadline. Where no process is
+// stopped or cut off for good, it takes less than a second, since a lost rank is named within a
+// second (README.md).
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ class CallTimes {
     int num_processes;
     std::chrono::nanoseconds deadline;  // of a call
     bool may_be_late;                   // a call may wait for another process until its deadline
-    const char* noun;                   // for a process
+    const char* noun;                   // what complaints call a process
   };
   using Complain = std::function<void(const std::string& what)>;
 
@@ -38,7 +39,7 @@ class CallTimes {
   // The running process begins a call.
   void begin() { began_[simulation_.running()] = {simulation_.time_ns(), stopped_ns()}; }
 
-  // Its call `what` ends, with this deadline.
+  // The call `what` of the running process, which had this deadline, ends.
   void check(const std::string& what, std::chrono::nanoseconds deadline) {
     const int process = simulation_.running();
     const Began& began = began_[process];
@@ -50,7 +51,7 @@ class CallTimes {
           fmt::format("{} {}: {} took {} ms", rules_.noun, process, what, took_ns / 1'000'000));
   }
 
-  // The same in view `view`. `waits`: for so long a call may wait where nothing is wrong.
+  // The same in view `view`. `waits`: how long the call may wait although nothing is wrong.
   void end(const std::string& what, std::uint64_t view, std::chrono::nanoseconds waits) {
     constexpr std::chrono::nanoseconds kPrompt(kPromptNs - kGraceNs);
     check(what, std::max(rules_.may_be_late ? rules_.deadline : kPrompt, waits));
@@ -65,7 +66,8 @@ class CallTimes {
   }
 
  private:
-  // What a call may take beyond its deadline; and what a call takes where no process is stopped.
+  // What a call may take beyond its deadline, and what a call may take at most where no process is
+  // stopped.
   static constexpr std::int64_t kGraceNs = 900'000'000, kPromptNs = 1'000'000'000;
   static constexpr int kComputeRarity = 5;
   static constexpr std::array<std::int64_t, 4> kComputeNs = {0, 50'000, 2'000'000, 60'000'000};
@@ -73,7 +75,7 @@ class CallTimes {
     std::int64_t at_ns = 0, stopped_ns = 0;
   };
 
-  // Of all processes: others wait for one that is stopped.
+  // The time in which processes were stopped, in all: a call may wait for a stopped process.
   std::int64_t stopped_ns() const {
     std::int64_t all = 0;
     for (int process = 0; process < rules_.num_processes; ++process)

@@ -29,13 +29,14 @@ std::vector<Nodes> shapes() {
           nodes_of("rack:2@also1xor,host:2,rank:1")};
 }
 
-// Few or many: faults are as likely while a group is made as later.
+// The largest number of turns is drawn first, small or large, so that a fault is as likely while
+// the group is made as later.
 int draw_turns(Random& random) {
   constexpr std::array kMost = {8, 60, 250, 800};
   return static_cast<int>(random.below(random.pick(kMost)));
 }
 
-// More than may be under way to a rank, so that rows wait for room.
+// More rows than may be under way to a rank at a time, so that senders wait for room.
 void widen(ExchangeConfig& config) {
   config.max_tokens = 24;
   config.hidden = 8000;

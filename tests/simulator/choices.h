@@ -32,7 +32,7 @@ class RandomChoices final : public Choices {
   Random random_;
 };
 
-// Depth first: next() begins another run, until there is none.
+// Depth first: next() prepares the next run, and returns false when all runs have been made.
 class BoundedChoices final : public Choices {
  public:
   explicit BoundedChoices(int most_deviations) : most_(most_deviations) {}

@@ -25,12 +25,12 @@ using internal::MessageHead;
 constexpr std::uint64_t kMostSteps = 200'000'000;
 constexpr int kPort = 4711, kMoreDescriptors = 1 << 20;
 constexpr std::chrono::seconds kDeadline{1000};
-// A message between hosts takes so long, and everything else together nearly nothing: the time of
-// a step is the length of its longest chain of messages.
+// How long a message between hosts takes. Everything else takes nearly no time, so the time of a
+// step is the length of its longest chain of messages.
 constexpr std::int64_t kMessageNs = 20'000'000;
 constexpr std::int64_t kSettleNs = 20 * kMessageNs;  // then all messages have arrived
 
-// Nothing but the ordinary course.
+// Never disturbs the ordinary course.
 class OrdinaryChoices final : public Choices {
  public:
   int choose(int, int) override { return 0; }
@@ -70,7 +70,7 @@ void raise_to(Sent& most, const Sent& sent) {
   most.bytes = std::max(most.bytes, sent.bytes);
 }
 
-// Every expert has equally many, and the ranks' entries are spread over all of them.
+// Every expert gets equally many entries, and the entries of each rank are spread over all experts.
 void balance(const Shape& shape, int rank, internal::RankInput& input) {
   const std::int64_t apart =
       std::max<std::int64_t>(1, shape.num_experts / (shape.tokens * shape.top_k));
@@ -162,7 +162,7 @@ class CountedRun {
     end_step(counts_.death);
   }
 
-  // The first round finds memory and connections as they are made, and is not counted.
+  // In the first round memory and connections are made; that round is not counted.
   void play_rounds(Seat& seat) {
     StepCounts uncounted;
     seat.play(0);
@@ -183,7 +183,8 @@ class CountedRun {
     return internal::tcp_rendezvous(endpoint, rank, scenario_.nodes.of_rank, by);
   }
 
-  // Waits for all ranks, without a message of theirs. The last one writes down the step.
+  // Waits until all living ranks have called it, and sends no message for that. The last rank
+  // records the step.
   void end_step(StepCounts& step) {
     const int living = num_ranks_ - (victim_died_ ? 1 : 0);
     const int number = num_steps_;

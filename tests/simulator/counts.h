@@ -1,6 +1,5 @@
 // What an operation costs when many ranks run it, counted and not timed: the ranks of a simulation
-// join, make an exchange, dispatch, combine and lose a rank, with the code of the engine. Called by
-// scale.cc and scale_test.cc.
+// join, make an exchange, dispatch, combine and lose a rank, with the code of the engine.
 //   counts.cc  the run            laws.cc  how each count may grow
 #pragma once
 
@@ -31,7 +30,7 @@ struct Sent {
   void add(std::size_t more_bytes);
 };
 
-// What happened in one step of the ranks. "Most" is the maximum over the ranks, of messages and of
+// What the ranks sent in one step. "Most" is the maximum over the ranks, taken for messages and for
 // bytes separately.
 struct StepCounts {
   std::int64_t chain = 0;  // longest chain of messages between hosts, each after the one before

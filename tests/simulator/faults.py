@@ -201,7 +201,7 @@ FAULTS = [
 
 
 def put_in(faults):
-    """{file: text with the faults}; ends with a word about a text that is not there once."""
+    """{file: text with the faults}. Exits if the text of a fault does not occur exactly once in its file."""
     texts = {}
     for number, (_, changes) in enumerate(faults):
         for name, before, after in changes:
@@ -227,7 +227,7 @@ def update(path, text):
 
 
 def copy_tree(changed):
-    """Only what differs is written, so that only that is compiled."""
+    """Writes only files that differ, so that only these are compiled again."""
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.split("\n")
     for name in listed:
@@ -253,7 +253,7 @@ def run(fault, first, count):
 
 
 def found_by(fault, num_seeds):
-    """The first few. A run that ends the program found it too."""
+    """The first seeds that find the fault. A run that ends the program has found it, too."""
     seeds = []
     for first in range(0, num_seeds, RUNS):
         done = run(fault, first, RUNS)

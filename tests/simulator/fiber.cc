@@ -29,7 +29,7 @@ void start_switch(void**, const void*, std::size_t) {}
 void finish_switch(void*, const void**, std::size_t*) {}
 #endif
 
-// Stacks are used again: their pages are there.
+// Stacks are used again, because their pages are already mapped.
 std::vector<std::byte*>& spare_stacks() {
   static std::vector<std::byte*> spare;
   return spare;
@@ -68,7 +68,7 @@ void Fiber::begin(unsigned high, unsigned low) {
   self->done_ = true;
   self->switch_exceptions();
   start_switch(nullptr, self->outside_stack_, self->outside_bytes_);
-  swapcontext(&self->inside_, &self->outside_);  // for good
+  swapcontext(&self->inside_, &self->outside_);  // never returns
 }
 
 void Fiber::resume() {

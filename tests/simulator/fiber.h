@@ -16,9 +16,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // From outside: runs it until it calls leave(), or its body ends.
+  // Called outside of the fiber: runs it until it calls leave(), or its body ends.
   void resume();
-  // From inside.
+  // Called inside the fiber: suspends it.
   void leave();
   bool done() const noexcept { return done_; }
 

@@ -1,5 +1,5 @@
-// FlagWatch: flags in the shared memory of a simulation that must only grow, and have one writer at
-// a time.
+// FlagWatch: checks flags in the shared memory of a simulation, which may only grow and, with
+// `one_writer`, have one writer at a time.
 #pragma once
 
 #include <atomic>
@@ -27,12 +27,14 @@ class FlagWatch {
 
   FlagWatch() = default;
   // `one_writer`: the flags of a rank are written by the process that last took the seat of the
-  // rank in a view; before that by the process with its number. Else those of a rank of another
-  // node are written by any rank of this one.
+  // rank in a view, and before that by the process with the number of the rank. Without it the
+  // writers are not checked, since any rank of a node may write there the flags of a rank of
+  // another node.
   FlagWatch(HandsOver hands_over, bool one_writer)
       : hands_over_(std::move(hands_over)), one_writer_(one_writer) {}
 
-  // Those of a group's segment (SharedFlags), once. `memory`: null if the rank has none.
+  // Watches the flags of a group's segment (SharedFlags), once for each segment. `memory`: null if
+  // the rank has none.
   void add_group(const std::shared_ptr<Memory>& memory, int num_ranks) {
     using internal::GroupSlot;
     if (!memory || !groups_.insert(memory->number()).second) return;
@@ -57,7 +59,7 @@ class FlagWatch {
     }
   }
 
-  // Call after each step of a process. Returns whether a flag has changed.
+  // To be called after each step of a process. Returns whether a flag has changed.
   bool look(std::vector<std::string>& wrong, int process) {
     bool changed = false;
     for (Watched& one : watched_) {
@@ -93,8 +95,8 @@ class FlagWatch {
     return found == writers_.end() ? rank : found->second;
   }
 
-  // Null if `process` may write this. The seats of a group stand before the other flags of the
-  // rank.
+  // Why `process` may not write this flag; null: it may. The seat of a rank is watched before the
+  // other flags of the rank, so that its change names their new writer first.
   const char* written_by(const Watched& one, std::uint64_t now, int process) {
     if (one.kind == Kind::kSeat) {
       if (now == internal::Seat::in(now / 2)) writers_[one.rank] = process;
@@ -119,7 +121,8 @@ class FlagWatch {
     const auto* const flag =
         reinterpret_cast<const std::atomic<std::uint64_t>*>(memory->data() + offset);
     watched_.push_back({kind, std::move(name), rank, memory, flag, 0});
-    // What was written before has writers of before. Relaxed: one thread.
+    // Watching begins at the present value of the flag, whose earlier writers are not checked.
+    // Relaxed: one thread.
     if (hands_over_) watched_.back().last = flag->load(std::memory_order_relaxed);
   }
 

@@ -16,13 +16,14 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{64} << 10;  // of a socket
 constexpr std::int64_t kLoopbackNs = 30'000;
-// Most bytes that one call moves, in the ordinary course and else.
+// The most bytes that one call moves: the first in the ordinary course, then the disturbances.
 constexpr std::array<std::size_t, 4> kMoveBytes = {kBufferBytes, 1'000, 37, 1};
 constexpr int kMoveRarity = 8, kSignalRarity = 24, kStrangeRarity = 2;
 constexpr std::size_t kMostStrangers = 12;
 constexpr uid_t kOtherUser = 54'321;
 constexpr in_addr_t kFirstHost = 0x0a4d0001;  // 10.77.0.1
-// What strangers say: nothing that is a frame, a frame without end, and one that has no kind.
+// What strangers send: two texts that are no frame, a hello of 4 GiB, and a hello that is
+// malformed.
 const std::array<std::string, 4> kStrange = {
     "GET / HTTP/1.0\r\n\r\n", std::string("ferry/u\n\1\0\0\0\0\0\0\0\377\377\377\377\0\0\0\0", 24),
     std::string("ferry/u\n\1\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0rank=", 29), std::string(300, '\7')};
@@ -207,7 +208,7 @@ int Kernel::port_in(const sockaddr* address) {
                    : reinterpret_cast<const sockaddr_in*>(address)->sin_port);
 }
 
-// The loopback, and the address of all interfaces, are this host's.
+// The loopback address, and the address of all interfaces, lead to the caller's own host.
 int Kernel::host_in(const sockaddr* address) const {
   if (address->sa_family != AF_INET) return host();
   const in_addr_t ip = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
@@ -274,7 +275,7 @@ int Kernel::accept(int descriptor) {
   return got;
 }
 
-// The end of the one who listens.
+// Makes the listener's end of the connection.
 std::shared_ptr<Kernel::Stream> Kernel::join(Stream& from, Listener& listener) {
   auto theirs = std::make_shared<Stream>();
   theirs->local = listener.local;
@@ -371,7 +372,7 @@ std::int64_t Kernel::send(int descriptor, const msghdr& message) {
   for (std::size_t i = 0; i < message.msg_iovlen; ++i)
     piece.bytes.append(static_cast<const char*>(message.msg_iov[i].iov_base),
                        message.msg_iov[i].iov_len);
-  if (!other) return static_cast<std::int64_t>(piece.bytes.size());  // into the void
+  if (!other) return static_cast<std::int64_t>(piece.bytes.size());  // the bytes are lost
   if (other->coming >= kBufferBytes) return -EAGAIN;
   const int kind =
       simulation_.enumerates() ? 0 : simulation_.choose(kMoveBytes.size(), kMoveRarity);
@@ -397,7 +398,7 @@ void Kernel::deliver(Stream& to, Piece piece) {
     return wake(to.rank);
   }
   to.last_ns = std::max(to.last_ns, arrival_ns(from ? from->rank : -1, to.rank));
-  // Of what is handed out between hosts nothing is passed.
+  // Descriptors are passed on one host only.
   std::weak_ptr<Stream> weak;
   if (from) weak = from->peer;
   simulation_.at(to.last_ns, [this, weak, bytes = std::move(piece.bytes)] {
@@ -408,7 +409,7 @@ void Kernel::deliver(Stream& to, Piece piece) {
   });
 }
 
-// What was sent before comes before.
+// Bytes that were sent before the end arrive before it.
 void Kernel::hang_up(const Stream& stream, Stream& other) {
   if (stream.local) return end(other, 0);
   other.last_ns = std::max(other.last_ns, arrival_ns(stream.rank, other.rank));
@@ -470,7 +471,7 @@ int Kernel::look(pollfd* polled, std::size_t count) {
 
 int Kernel::poll(pollfd* polled, std::size_t count, int wait_ms) {
   const std::int64_t end_ns = simulation_.time_ns() + wait_ms * 1'000'000LL;
-  const bool dead = simulation_.dead(rank());  // it goes on to its end
+  const bool dead = simulation_.dead(rank());  // a dead rank runs on to give back what it owns
   while (true) {
     const int ready = dead ? 0 : look(polled, count);
     if (ready > 0 || wait_ms == 0) return ready;

@@ -1,8 +1,9 @@
 // Kernel: the processes, descriptors and sockets that the ranks of a simulation see. Each rank is a
-// process of its own, each node a host of its own, or all are on one. Connections carry bytes in
-// order, cut anywhere; they are slow, may end, and strangers may make one too. Host 0 has the
-// address 10.77.0.1. The calls of Linux that the engine makes while ranks meet end here, since its
-// programs are linked with --wrap (system_calls.cc). machine.cc keeps its memory in it.
+// process of its own; each node is a host of its own, or all nodes are on one host. Connections
+// deliver bytes in order, in pieces of any size, slowly; they may end, and strangers connect too.
+// Host 0 has the address 10.77.0.1. The system calls that the engine makes while ranks meet come
+// here, because the test programs are linked with --wrap (system_calls.cc). Memory (machine.h) is a
+// File.
 #pragma once
 
 #include <netinet/in.h>
@@ -27,10 +28,10 @@ namespace ferry::test {
 
 class Kernel {
  public:
-  static constexpr int kFirstDescriptor = 1 << 20;  // those below are this machine's own
+  static constexpr int kFirstDescriptor = 1 << 20;  // lower ones are of the real machine
   static constexpr int kFirstPid = 1 << 24;
 
-  // What a descriptor stands for; shared by those that were made of it.
+  // What a descriptor stands for. Duplicates of a descriptor share one File.
   struct File {
     virtual ~File() = default;
     virtual short ready() const { return 0; }  // as poll()
@@ -46,11 +47,12 @@ class Kernel {
 
   // ---- what happens to ranks
   void kill(int rank);
-  // Their connections between hosts are lost, now and later; both are told at times of their own.
+  // The connections of two ranks on different hosts are lost, now and later. Each end is told at a
+  // time of its own.
   void cut(int rank, int peer);
-  // It may open so many more descriptors.
+  // `rank` may open this many more descriptors, then none.
   void leave_descriptors(int rank, int more);
-  // Somebody who is no rank connects, says something, or goes.
+  // A stranger connects, says something, or hangs up.
   void be_strange();
   int num_open() const;
   int num_open(int rank) const {

@@ -9,7 +9,7 @@ namespace ferry::test {
 
 namespace {
 
-// What counts grow with.
+// The numbers that the counts grow with.
 struct Sizes {
   explicit Sizes(const Shape& shape)
       : ranks(shape.num_ranks()),
@@ -60,7 +60,7 @@ void add_messages(List& list, const std::string& step, const StepCounts& counts,
   }
 }
 
-// Memory in whole pages and parts of 64 KiB.
+// Memory comes in whole pages and in parts of 64 KiB.
 void add_standing(List& list, const ScaleCounts& counted, const Sizes& of) {
   list.add("descriptors of rank 0", counted.descriptors_rank_0, "R + N", of.ranks + of.local_ranks);
   list.add("descriptors of another rank", counted.descriptors_others, "1 + N", 1 + of.local_ranks);

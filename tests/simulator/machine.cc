@@ -20,7 +20,7 @@ namespace ferry::test {
 
 namespace {
 
-constexpr std::size_t kPage = internal::Segment::kHugePage;  // Segments may be used so far
+constexpr std::size_t kPage = internal::Segment::kHugePage;  // Segments round up to it
 
 Machine* the_machine = nullptr;
 
@@ -68,7 +68,7 @@ std::int64_t running_ns() noexcept {
 }
 void pause_processor() noexcept { Simulation::current().pause(); }
 void yield_processor() noexcept { Simulation::current().yield(); }
-int current_processor() noexcept { return -1; }  // each rank has a processor
+int current_processor() noexcept { return -1; }  // unknown: each rank has one of its own
 
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t value,
               std::int64_t wait_ns) noexcept {

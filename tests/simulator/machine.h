@@ -1,4 +1,4 @@
-// Machine: the memory of the ranks of a simulation, which it may refuse, and the state that a
+// Machine: the memory of the ranks of a simulation, which may be refused, and the state that a
 // process keeps for all its ranks. Each rank is a process of its own.
 #pragma once
 
@@ -18,7 +18,7 @@ class GroupState;
 
 namespace ferry::test {
 
-// What ranks of one host share.
+// Memory that ranks of one host share.
 class Memory final : public Kernel::File {
  public:
   explicit Memory(std::size_t bytes);
@@ -45,7 +45,7 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   static Machine& current();
-  // Of the mappings that a rank has, the first and the last; null: it has none.
+  // The first and the last of the mappings that a rank has; null: it has none.
   std::shared_ptr<Memory> first_mapped(int rank) const;
   std::shared_ptr<Memory> last_mapped(int rank) const;
 

@@ -7,15 +7,16 @@ namespace ferry::test {
 
 namespace {
 
-// From one rank to another, in the ordinary course and else; three of them where all are tried.
+// Journeys of a packet: the first in the ordinary course, then the disturbances. An enumeration of
+// all choices tries the first three.
 constexpr std::array<std::int64_t, 8> kJourneyNs = {30'000,  250'000, 3'000'000, 5'000,
                                                     100'000, 700'000, 1'500'000, 10'000'000};
 constexpr std::array<std::int64_t, 4> kTellNs = {100'000, 10'000, 2'000'000, 30'000'000};
 constexpr std::array<std::size_t, 4> kBodyBytes = {std::size_t{256} << 10, 1'000, 37, 8'192};
 constexpr int kJourneyRarity = 4, kTellRarity = 2, kBodyRarity = 4, kRepeatRarity = 24,
               kTicketRarity = 3, kDropRarity = 2, kHeldRarity = 3;
-constexpr std::size_t kCopiedBytes = 1'024;  // at most; what is larger stays the sender's a while
-constexpr std::size_t kJobBytes = 8;  // of a packet's head: the job is random, and in no digest
+constexpr std::size_t kCopiedBytes = 1'024;  // larger bodies stay with the sender for a while
+constexpr std::size_t kJobBytes = 8;  // of a packet's head: the random job number, in no digest
 
 std::uint64_t digest_of_packet(std::span<const std::byte> head, std::span<const std::byte> body) {
   head = head.subspan(std::min(kJobBytes, head.size()));
@@ -125,7 +126,7 @@ std::unique_ptr<internal::Transport> Network::transport(int rank) {
   return std::make_unique<SimulatedTransport>(*this, last);
 }
 
-// Both ends are within reach of each other again by then.
+// A packet starts when no outage of either end, and no hold-up between the two, lasts any more.
 std::int64_t Network::journey_ns(int from, int to) {
   if (fixed_journey_ns_ > 0) return simulation_.time_ns() + fixed_journey_ns_;
   const std::int64_t took = simulation_.enumerates()
@@ -157,7 +158,7 @@ int Network::find(int transport, int peer) const {
   return found == peers.end() ? -1 : static_cast<int>(found - peers.begin());
 }
 
-// Nothing comes from that transport any more, or goes to it.
+// `transport` closes its connection to `peer`: nothing passes there any more, in either direction.
 void Network::disconnect(int transport, int peer) {
   const int other = find(transport, peer);
   if (other < 0) return;
@@ -193,7 +194,7 @@ bool Network::send(int from, int to, Packet sent) {
   return at_once;
 }
 
-// What its sender still has leaves at the last moment.
+// A body that is still in the sender's memory leaves it when the packet arrives, and not before.
 void Network::depart(int to, const std::shared_ptr<Packet>& packet) {
   const int from = packet->from;
   const int sender = box(from).process, receiver = box(to).process;
@@ -206,7 +207,7 @@ void Network::depart(int to, const std::shared_ptr<Packet>& packet) {
   }
 }
 
-// The sender's memory is its own again.
+// The network has copied the body: the sender may write to its memory again.
 void Network::leave(int from, const std::shared_ptr<Packet>& packet) {
   if (std::erase(box(from).leaving, packet) == 0) return;  // closed
   packet->body.assign(packet->theirs.begin(), packet->theirs.end());
@@ -225,7 +226,7 @@ void Network::arrive(int to, const std::shared_ptr<Packet>& packet) {
   simulation_.wake(&there);
 }
 
-// It is told; what has not come by then never comes.
+// The transport is told later that it has lost `peer`. Packets that arrive after that are dropped.
 void Network::lose(int transport, int peer, const std::string& why) {
   Box& mine = box(transport);
   mine.cut[static_cast<std::size_t>(peer)] = true;
@@ -271,7 +272,7 @@ void Network::kill(int rank) {
     lose(peer, last, "its process is gone");
 }
 
-// Whoever is connected learns it; what has come and is not read may be dropped.
+// All connected transports are told. They may lose packets that have arrived and are not read yet.
 void Network::close(int transport) {
   Box& mine = box(transport);
   for (const auto& packet : mine.leaving) packet->gone = true;

@@ -1,8 +1,8 @@
 // Network: virtual transports between the ranks of a simulation. Packets are delayed, overtake each
-// other, arrive twice and are cut anywhere; connections are lost, nodes are unreachable for a
-// while, strangers send bytes. It guarantees only what network/transport.h promises. Ranks are
-// numbered by their processes: those of the first view are their ranks. A process that tries again
-// to take a place has another transport then, at another address.
+// other, arrive twice and are of limited size; connections are lost, nodes are unreachable for a
+// while, and strangers send bytes. Nothing is guaranteed but what network/transport.h promises.
+// `rank` is the number of a process, which for the processes of the first view is their rank. A
+// process that tries again to take a place then has another transport, at another address.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Network {
   Network(Simulation& simulation, std::vector<int> nodes);
 
   std::unique_ptr<internal::Transport> transport(int rank);
-  int num_transports() const noexcept { return num_transports_; }  // that are alive
+  int num_transports() const noexcept { return num_transports_; }  // that exist
 
   // The connection of two ranks is lost for good; both are told, at a time of their own.
   void cut(int rank, int peer);
@@ -34,13 +34,13 @@ class Network {
   void part(int node, std::int64_t until_ns);
   // Nothing of `from` comes to `to` before `until_ns`.
   void hold_up(int from, int to, std::int64_t until_ns);
-  // One end of a connection that is lost for good is told.
+  // One end of a connection that is lost for good is told; the other end is told by another call.
   void cut_end(int rank, int peer);
-  // Its connections are lost to the others.
+  // The process dies: its connections are lost, and the others are told.
   void kill(int rank);
   // The process that `process` reaches as `peer`; -1: none.
   int reached(int process, int peer) const;
-  // When a packet that leaves now comes, and when a rank is told that one is lost.
+  // When a packet that leaves now arrives, and when a rank is told that a connection is lost.
   std::int64_t journey_ns(int from, int to);
   std::int64_t tell_ns();
   // Every message takes `ns` from now on.
@@ -49,7 +49,7 @@ class Network {
   std::function<void(int from, std::span<const std::byte> head, std::span<const std::byte> body)>
       on_send;
   int num_connected(int rank) const;
-  // Bytes of nobody's, or a packet of this job as another job would send it.
+  // Bytes of a stranger, or a packet of this job with the number of another job.
   void send_strange(int rank);
 
  private:
@@ -58,15 +58,15 @@ class Network {
   struct Packet {
     int from;  // the transport
     std::vector<std::byte> head, body;
-    std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
+    std::span<const std::byte> theirs;  // not copied yet: in the sender's memory
     void* ticket;
-    bool gone = false;  // lost before it left
+    bool gone = false;  // lost: the sender died or closed first
   };
   struct Loss {
     int peer;
     std::string why;
   };
-  // What one transport has still to tell. The first one of each process has its number.
+  // The state of one transport. The first transport of each process has the process's number.
   struct Box {
     bool open = false;
     int process = 0;

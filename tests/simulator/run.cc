@@ -33,13 +33,13 @@ constexpr std::array<std::int64_t, 4> kStartsNs = {0, 300'000, 20'000'000, 100'0
 constexpr int kStartRarity = 4;
 constexpr int kPort = 4711;
 constexpr std::size_t kMoreDescriptors = 4;
-// What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
-// what a rank that is away for a while takes on its way.
+// What a call may take beyond its deadline: the time to see whether a rank ends (kEndsSoon in
+// wait.cc), and the time for which a rank that runs may lose the processor.
 constexpr std::int64_t kGraceNs = 900'000'000;
-// Where nothing happens no rank waits for a timer, of which the shortest is kAbsentWait of
-// protocol.cc: 1 s.
+// Without a fault no call waits for a timer. The shortest timer is kAbsentWait in protocol.cc, 1 s.
 constexpr std::int64_t kPromptNs = 900'000'000;
-// Leaving: kLinger of between_nodes.cc and kClosingTime of message_channel.cc, and the same grace.
+// What leaving a group may take: kLinger of between_nodes.cc, kClosingTime of message_channel.cc
+// and the same grace.
 constexpr std::int64_t kLeavingNs = 2'100'000'000 + kGraceNs;
 
 // A call ended with an error.
@@ -49,7 +49,7 @@ class CallFailed : public std::exception {
   Status status;
 };
 
-// What a rank throws that is no error of ferry's.
+// An exception of a rank that is not an error of ferry.
 struct Raised {};
 
 class Run {
@@ -110,7 +110,7 @@ class Run {
     if (took_too_long(rank, left_ns, kLeavingNs)) mine.wrong += " leaving took too long";
   }
 
-  // `told_ns`: when its last call returned.
+  // `told_ns`: when the last call of this rank returned.
   void take_part(int rank, std::int64_t& told_ns) {
     GroupOptions options;
     options.deadline = case_.deadline;
@@ -165,7 +165,8 @@ class Run {
     check(rank, told_ns, {}, "making the exchange");
     watch_exchange(rank, group.topology());
     play_scenario(*exchange, rank, told_ns);
-    // The others end without it: its calls left nothing behind.
+    // This rank may stay away after its calls; the others must end without it, since it owes them
+    // nothing.
     if (last && !simulation_.enumerates() && simulation_.choose(2, kStayRarity) > 0) {
       stays_away_ = true;
       simulation_.sleep(nullptr, kStayNs);
@@ -204,7 +205,7 @@ class Run {
     throw CallFailed({status.code(), what + ": " + status.message(), status.culprit()});
   }
 
-  // Something else than ferry: no messages move.
+  // The rank does something else than call ferry, and moves no messages.
   void compute(std::int64_t& told_ns) {
     if (simulation_.enumerates()) return;
     const int kind = simulation_.choose(kComputeNs.size(), kComputeRarity);
@@ -250,7 +251,7 @@ class Run {
     const int node = case_.nodes()[static_cast<std::size_t>(case_.victim)];
     if (case_.fault == Fault::kNone || case_.fault == Fault::kNoMemory) return;
     outcome_.fault_ns = now;
-    // The ranks of several hosts meet on each once all have come.
+    // Ranks of several hosts meet on each host only after all ranks have come.
     outcome_.victim_had_come = outcome_.ranks[static_cast<std::size_t>(case_.victim)].joined ||
                                (!case_.one_host() && kernel_.meets_on_a_host());
     switch (case_.fault) {
@@ -300,8 +301,8 @@ class Run {
   FlagWatch watch_;
   Outcome outcome_;
   int turns_ = 0;
-  bool raises_ = false;      // the victim, when its call returns
-  bool stays_away_ = false;  // some rank, and moves no messages for others
+  bool raises_ = false;      // the victim throws when its call returns
+  bool stays_away_ = false;  // some rank; it moves no messages for others
   std::uint64_t seen_version_ = 0;
 };
 

@@ -18,7 +18,7 @@ enum class Fault {
   kNone,
   kSlow,           // a rank takes ten times as long for everything
   kPause,          // a rank is stopped, and goes on long before the deadline
-  kOutage,         // nothing comes in or out of a node for a while, likewise
+  kOutage,         // nothing comes in or out of a node for a while, as in kPause
   kNoMemory,       // memory is refused now and then
   kNoDescriptors,  // a rank may open a few more descriptors, then none
   kStop,           // a rank is stopped until long after the deadline
@@ -33,7 +33,7 @@ struct Case {
   Scenario scenario;  // of one worker
   Fault fault = Fault::kNone;
   int victim = 0, peer = 0;  // ranks; of a cut both, of a node any of it
-  // Turns of the victim before the fault; -1: at any, which is a choice.
+  // Turns of the victim before the fault; -1: each turn may be the one, by a choice.
   int turns = 0;
   bool halves = false, strangers = false;
   int num_exchanges = 1;  // one after the other
@@ -62,16 +62,16 @@ struct RankOutcome {
 struct Outcome {
   std::vector<std::string> wrong;
   std::vector<RankOutcome> ranks;
-  std::int64_t fault_ns = 0;     // 0: it did not come about
-  bool victim_had_come = false;  // all knew it
+  std::int64_t fault_ns = 0;     // 0: the fault did not come about
+  bool victim_had_come = false;  // the others knew the victim by then
   std::uint64_t digest = 0, steps = 0;
 };
 
 Outcome run_case(const Case& drawn, Choices& choices, bool trace = false);
-// By the choices of its own seed.
+// With choices that are drawn from the seed of the case.
 Outcome run_case(const Case& drawn, bool trace = false);
 
-// Adds to `wrong` what is not as it must be, of the ranks that have ended.
+// Adds to `wrong` what the ranks, which have ended, did or were told wrongly.
 void judge(const Case& drawn, Outcome& outcome);
 
 }  // namespace ferry::test

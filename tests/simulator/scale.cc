@@ -1,6 +1,7 @@
-// scale <topology> ...: what join, exchange, dispatch, combine and a death cost on such ranks, and
-// the law that each count follows. --experts E, --tokens T, --top-k K and --rank-major are of all
-// topologies; without --experts there is one for each rank.
+// scale <topology> ...: what join, exchange, dispatch, combine and a death cost on ranks of each
+// topology, and the law that each count follows. --experts E, --tokens T, --top-k K and
+// --rank-major hold for the topologies that follow them; without --experts there is one expert for
+// each rank.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

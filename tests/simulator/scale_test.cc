@@ -13,7 +13,7 @@ namespace {
 
 [[maybe_unused]] const bool kOneProcessor = (use_one_processor(), true);
 
-// Of both sizes: pages are whole, and a message has a head.
+// How much more than its law a count may grow: pages are whole, and a message has a head.
 constexpr double kSlack = 1.2;
 
 Shape shape_of(const std::string& topology, int num_experts) {

@@ -1,8 +1,8 @@
 // simulate <seed>: one run with its trace, and the errors of its ranks. simulate <first> <count>:
-// many runs; each that fails is printed with the command that replays it. `simulate views` and the
-// same: runs of groups that lose ranks and go on (views.h); `simulate admissions`: those of several
-// nodes; `simulate agreement`: of several nodes that may be cut apart (agreement.h). FERRY_LOG
-// prints more.
+// many runs; each that fails is printed with the command that replays it. With one of these words
+// before the numbers the runs are others. views: groups that lose ranks and go on (views.h);
+// admissions: the same on several nodes; agreement: groups of several nodes that may be cut apart
+// (agreement.h). FERRY_LOG prints more.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,8 +23,7 @@ namespace {
 
 using namespace ferry::test;
 
-// What came about: of each fault, runs, those in which it struck, and those in which a rank was
-// told an error.
+// For each fault: the runs, those in which it struck, and those in which a rank was told an error.
 struct Tally {
   int runs = 0, struck = 0, told = 0;
 };

@@ -9,7 +9,7 @@ namespace ferry::test {
 
 namespace {
 
-// How long things take, in the ordinary course and else.
+// How long things take: in the ordinary course (first), and when they are disturbed.
 constexpr std::int64_t kNowNs = 25, kPauseNs = 40;
 constexpr std::array<std::int64_t, 4> kYieldsNs = {20'000, 1'000, 100'000, 400'000};
 constexpr std::array<std::int64_t, 5> kAwayNs = {0, 30'000, 300'000, 2'000'000, 8'000'000};
@@ -130,7 +130,7 @@ bool Simulation::all_ended() const {
                      [](const Rank& rank) { return rank.dead || rank.fiber.done(); });
 }
 
-// Lets the dead give back what they own: false when all have.
+// Lets dead ranks run on to give back what they own. Returns false when none is left.
 bool Simulation::bury() {
   bool any = false;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {

@@ -1,7 +1,7 @@
 // Simulation: ranks as fibers on one thread, and virtual time. A rank runs until it yields or
-// sleeps (machine.cc), which it does in the wait loop of src/group only, or until it loses the
-// processor where it reads the clock. Everything that happens is an event in one queue, so a run
-// follows from its choices.
+// sleeps, in a wait of the engine (machine.cc, network.cc, kernel.cc) or between its calls, or
+// until it loses the processor where it reads the clock. Everything that happens is an event in one
+// queue, so a run follows from its choices.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ class Simulation {
   ~Simulation();
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
-  // The one that there is.
+  // The simulation of this process; there is one at a time.
   static Simulation& current();
   static int running_rank() noexcept;  // -1: none, or there is no simulation
 
-  // As Choices; a dead rank has none.
+  // As Choices::choose(). A dead rank that runs on gets 0.
   int choose(std::size_t options, int rarity);
   bool enumerates() const { return choices_.enumerates(); }
   std::int64_t time_ns() const noexcept { return time_ns_; }
   int running() const noexcept { return running_; }  // the rank; -1: none
 
-  // Of the rank that runs: what machine.cc has in place of the operating system.
+  // For the rank that runs: what machine.cc has in place of the operating system.
   std::int64_t now();
   void pause();
   void yield();
@@ -46,10 +46,10 @@ class Simulation {
   void at(std::int64_t ns, std::function<void()> event);
   // Called after each step of a rank.
   void after_step(std::function<void(int rank)> look) { after_step_ = std::move(look); }
-  // Until the bodies of all ranks have returned. Those of dead ranks go on when all others have
-  // ended, cut off from everything, so that what they own is given back. False: there was no end.
+  // Runs until the bodies of all ranks have returned. When all others have ended, those of dead
+  // ranks run on, cut off from everything, to give back what they own. False: the run did not end.
   bool run();
-  // More turns than these have no end.
+  // A run of more turns than this counts as one that does not end.
   void limit_steps(std::uint64_t most) noexcept { most_steps_ = most; }
 
   void stop(int rank, std::int64_t until_ns);
@@ -60,13 +60,13 @@ class Simulation {
     return one.dead || one.buried;
   }
   bool ended(int rank) const { return ranks_[static_cast<std::size_t>(rank)].fiber.done(); }
-  // In which `rank` has been stopped so far.
+  // How long `rank` has been stopped so far, in all.
   std::int64_t stopped_ns(int rank) const {
     return ranks_[static_cast<std::size_t>(rank)].stopped_ns;
   }
 
-  // Something changed that others may see. An enumeration has a choice for a rank that looks at the
-  // clock only after this.
+  // To be called when something changed that other ranks may see. In an enumeration a rank that
+  // reads the clock may lose the processor only if this was called since it last read the clock.
   void progressed() noexcept { ++version_; }
   std::uint64_t version() const noexcept { return version_; }
   // An event of the trace, which is part of the digest.
@@ -78,7 +78,7 @@ class Simulation {
   struct Rank {
     explicit Rank(std::function<void()> body) : fiber(std::move(body)) {}
     Fiber fiber;
-    std::uint64_t turn = 0;  // its item in the queue that counts
+    std::uint64_t turn = 0;  // the item of the queue that is its next turn
     const void* key = nullptr;
     int slow = 1;
     bool dead = false, buried = false;  // buried: dead, and runs on to its end

@@ -43,10 +43,10 @@ TEST(Simulator, EverySeedEndsAsItMust) {
     EXPECT_GT(told[fault], 0) << "no " << name_of(fault) << " had a consequence";
 }
 
-// Each was wrong once: nobody, or a rank that waited, was named for one that was stuck while ranks
-// joined, while they made an exchange or for want of room; a rank that gave up was named for the
-// one that had died; a rank that had left was waited for; a rank gave up twice; or nobody looked
-// whether the mate by a second way was there.
+// Each seed went wrong once. A rank was stuck while ranks joined, made an exchange or waited for
+// room, and nobody, or a rank that waited, was named for it. A rank that gave up was named in place
+// of one that had died. A rank waited for one that had left. A rank gave up twice. Or no rank
+// checked whether its mate of the second way was there.
 TEST(Simulator, SeedsThatWereWrongOnceEndAsTheyMust) {
   for (const std::uint64_t seed :
        {6132,  8067,  8563,  10032, 12331, 12701, 20585, 21498, 30399, 32014, 33466,
@@ -56,10 +56,11 @@ TEST(Simulator, SeedsThatWereWrongOnceEndAsTheyMust) {
     expect_right(run_case(draw_case(seed, /*sequences=*/false)), "seed " + std::to_string(seed));
 }
 
-// Each was wrong once. A rank waited a second for one that had departed or had read, since a rank
-// that outlived its exchange forgot who sends to it. A rank that was only patient was named. The
-// record of a combine was read of a rank that had departed before it (3313292). A rank left while
-// messages were under way to one that had departed, but passed them on (3322595).
+// Each seed went wrong once. A rank waited a second for a rank that had departed or had read,
+// because a rank that outlived its exchange forgot who sends to it. A rank that only waited
+// patiently was named. A rank read the record of a combine from a rank that had departed before the
+// combine (3313292). A rank left while messages were under way to a rank that had departed and
+// still passed them on (3322595).
 TEST(Simulator, RunsWithSetsThatWereWrongOnceEndAsTheyMust) {
   for (const std::uint64_t seed : {3050442, 3102899, 3112813, 3113160, 3313292, 3322595})
     expect_right(run_case(draw_case(seed)), "seed " + std::to_string(seed));
@@ -96,8 +97,8 @@ TEST(SimulatedViews, EverySeedEndsAsItMust) {
   EXPECT_GT(joins, 0) << "no rank that came back joined an exchange";
 }
 
-// A member reached its deadline when all had come, or all but the coordinator, and no rank was
-// named.
+// Each seed went wrong once. A member reached its deadline, though all had come, or all but the
+// coordinator, and no rank was named.
 TEST(SimulatedViews, SeedsThatWereWrongOnceEndAsTheyMust) {
   for (const std::uint64_t seed : {28437, 51844}) {
     for (const std::string& wrong : run_views(draw_views(seed)).wrong)
@@ -130,8 +131,8 @@ TEST(SimulatedAdmissions, EverySeedEndsAsItMust) {
   EXPECT_GT(ended, 0) << "no part had too few votes";
 }
 
-// Each was wrong once. Sums were waited for that a newcomer's predecessor had ended (117, 133,
-// 149). A member that gave up in the handshake was taken for lost (3997, 4473, 9553).
+// Each seed went wrong once. Ranks waited for sums that the predecessor of a newcomer had ended
+// (117, 133, 149). A member that gave up in the handshake was taken for lost (3997, 4473, 9553).
 TEST(SimulatedAdmissions, SeedsThatWereWrongOnceEndAsTheyMust) {
   for (const std::uint64_t seed : {117, 133, 149, 3997, 4473, 9553}) {
     for (const std::string& wrong : run_views(draw_admissions(seed)).wrong)
@@ -166,16 +167,16 @@ TEST(SimulatedAgreement, EverySeedEndsAsItMust) {
   EXPECT_GT(left_behind, 0) << "no rank was left behind";
 }
 
-// Each was wrong once. A rank that joined waited twice for a word after its deadline (9873).
-// With a link that is lost between two ranks of nodes that others join, views ended as soon as
-// they began (103), or the agreement waited for a rank that does not speak for its node (191,
-// 263). Nodes that could go on were left out (1397). A rank waited for one that had given up a
-// later view (4016), or had left (39137). A rank that had left wrote late messages over those of
-// the next view (31828). A node was left out because of a link to a rank that had died (13977,
-// 34189). A rank saw no loss while it connected to meet the others (8336), or when they had met
-// before (36275). A node went on after it had told a rank that it may not (18618). Nobody could
-// say that a rank had left (44172). A node gave up a view that was decided with it, and was
-// waited for in the next one (63422).
+// Each seed went wrong once. A rank that joined waited twice for a message after its deadline
+// (9873). A link was lost between two ranks of nodes that other links still join, and views ended
+// as soon as they began (103), or the agreement waited for a rank that is not the speaker of its
+// node (191, 263). Nodes that could go on were left out (1397). A rank waited for a rank that had
+// given up a later view (4016), or that had left (39137). A rank that had left wrote late messages
+// over those of the next view (31828). A node was left out because of a lost link to a rank that
+// had died (13977, 34189). A rank did not see a loss while it connected to meet the others (8336),
+// or after they had met (36275). A node went on although it had told a rank that it may not
+// (18618). No rank could tell that a rank had left (44172). A node gave up a view that was decided
+// with that node in it, and the others waited for it in the next view (63422).
 TEST(SimulatedAgreement, SeedsThatWereWrongOnceEndAsTheyMust) {
   const auto expect = [](const AgreementCase& drawn) {
     for (const std::string& wrong : run_agreement(drawn).wrong)
@@ -187,8 +188,8 @@ TEST(SimulatedAgreement, SeedsThatWereWrongOnceEndAsTheyMust) {
     expect(draw_agreement(seed));
 }
 
-// One link of two nodes is lost while all ranks live: that of the speakers, of two other ranks, or
-// of a speaker and another rank. One node goes on alone, in one view.
+// One link between two nodes is lost while all ranks live: the link of the speakers, of two other
+// ranks, or of a speaker and another rank. One node goes on alone, and only one view begins.
 TEST(SimulatedAgreement, OfTwoNodesThatLoseALinkOneGoesOn) {
   struct Link {
     std::vector<int> sizes;  // of the nodes

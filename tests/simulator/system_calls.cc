@@ -24,7 +24,7 @@ namespace {
 
 using ferry::test::Kernel;
 
-// As Linux tells an error.
+// Tells an error as the system calls of Linux do, with errno.
 template <typename Result>
 Result told(Result result) {
   if (result >= 0) return result;
@@ -32,7 +32,7 @@ Result told(Result result) {
   return -1;
 }
 
-// The kernel whose descriptor this is; null: Linux's.
+// The kernel of the simulation that has this descriptor; null: Linux has it.
 Kernel* kernel_of(int descriptor) {
   return descriptor >= Kernel::kFirstDescriptor ? Kernel::of_running_rank() : nullptr;
 }
@@ -41,8 +41,8 @@ Kernel* kernel_of(int descriptor) {
 
 extern "C" {
 
-// libstdc++ calls it, so it is not wrapped but defined here. A rank of a simulation has no second
-// thread: EndpointCheck does without.
+// libstdc++ calls pthread_create, so the linker cannot wrap it, and it is defined here. It fails
+// for a rank of a simulation, which has no second thread: EndpointCheck does without one.
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
                    void* argument) noexcept {
   if (Kernel::of_running_rank() != nullptr) return EAGAIN;
@@ -174,7 +174,7 @@ long __wrap_syscall(long number, ...) {
   return __real_syscall(number, words[0], words[1], words[2], words[3], words[4], words[5]);
 }
 
-// /proc of a process of a simulation is not to be had.
+// A rank of a simulation cannot open files, such as those of /proc.
 int __wrap_open(const char* path, int flags, ...) {
   std::va_list rest;
   va_start(rest, flags);
@@ -191,7 +191,7 @@ int __wrap_getrlimit(__rlimit_resource_t resource, rlimit* limit) {
   return got;
 }
 
-// Namespaces: each host has its own.
+// The names of namespaces differ between hosts.
 ssize_t __wrap_readlink(const char* path, char* target, std::size_t bytes) {
   Kernel* const kernel = Kernel::of_running_rank();
   if (!kernel) return __real_readlink(path, target, bytes);

@@ -13,8 +13,9 @@ namespace ferry::test {
 
 namespace {
 
-// From a death, or a lost connection, until all know: a second, as the README says; and another one
-// of a rank that waits for silent ones when it comes about (kAbsentWait in protocol.cc).
+// How soon after a death or a lost connection each rank must be told: within a second, as the
+// README says, and another second where operations leave ranks out, since a rank may then be
+// waiting for silent ranks (kAbsentWait in protocol.cc).
 constexpr std::int64_t kSoonNs = 1'000'000'000, kSilentNs = 1'000'000'000;
 
 bool excuses_errors(Fault fault) {
@@ -26,20 +27,22 @@ bool told_soon(Fault fault) {
   return fault == Fault::kDeath || fault == Fault::kRaise || fault == Fault::kCut;
 }
 
-// A rank that is dead or whose link is cut is silent for those that leave it out.
+// Whether operations leave ranks out. For the ranks that leave it out, a rank that is dead or whose
+// link is cut is only silent.
 bool may_leave_out_silent(const Case& drawn) {
   const auto leaves_out = [](const Round& round) { return !round.inputs[0].active_ranks.empty(); };
   return drawn.scenario.silent || std::ranges::any_of(drawn.scenario.rounds, leaves_out);
 }
 
-// A rank that waits for a stopped one may be left out, and left behind, by the others meanwhile.
+// A rank that waits for a stopped rank may itself be left out by the others, and be told so.
 bool is_left_behind(const Case& drawn, int rank, const Status& status) {
   const bool held_up = drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition;
   return held_up && status.code() == Code::kMismatch && status.culprit() == rank &&
          status.message().find("the others went on without rank") != std::string::npos;
 }
 
-// On more than two nodes the one who waits for the one who waits for it may be named.
+// Whether some error must name the stuck rank. On more than two nodes each error may name a rank
+// that waits for it instead.
 bool told_by_time(const Case& drawn) {
   const bool stuck = drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition;
   return stuck && drawn.nodes().back() < 2;
@@ -55,14 +58,16 @@ bool is_guilty(const Case& drawn, int rank, int culprit) {
   return culprit == drawn.victim || (drawn.fault == Fault::kCut && culprit == drawn.peer);
 }
 
-// As the culprit, or as the one by which the culprit's control messages come.
+// Whether the error names a guilty rank, as the culprit or as the rank by which the culprit's
+// control messages come.
 bool names_guilty(const Case& drawn, int rank, const Status& status) {
   if (is_guilty(drawn, rank, status.culprit())) return true;
   const std::string by = "control messages come by rank " + std::to_string(drawn.victim);
   return status.message().find(by) != std::string::npos;
 }
 
-// Those that a rank could not send to in time: "... room of ranks 1, 2, which came to ...".
+// Whether all ranks are guilty that this rank could not send to in time; the message lists them:
+// "... room of ranks 1, 2, which came to ...".
 bool room_is_guilty(const Case& drawn, int rank, const Status& status) {
   constexpr std::string_view kRoom = "waiting for room of rank";
   const std::string& message = status.message();
@@ -71,7 +76,7 @@ bool room_is_guilty(const Case& drawn, int rank, const Status& status) {
   std::istringstream ranks(message.substr(at + kRoom.size()));
   for (char letter = 0; ranks.get(letter) && letter != ';' && letter != 'w';) {
     if (!std::isdigit(static_cast<unsigned char>(letter))) continue;
-    if (!is_guilty(drawn, rank, letter - '0')) return false;  // there are few ranks
+    if (!is_guilty(drawn, rank, letter - '0')) return false;  // no number has two digits
   }
   return true;
 }
@@ -95,9 +100,11 @@ std::vector<int> spoken_of(const std::string& message) {
   return ranks;
 }
 
-// A rank that is stuck is not told from one of its host that waits for it, or from one whose
-// messages it passes on, by a rank of another node: this says of whom it hears nothing, or the one
-// that it names names the one that is stuck. On more than two nodes those are of any of them.
+// Whether `innocent`, which waits for a stuck rank, may be named in its place. A rank of another
+// node cannot tell a stuck rank from a rank of the stuck rank's node that waits for it, or from a
+// rank whose messages the stuck rank passes on. Then a guilty rank must occur in the error of
+// `innocent`, as the culprit, or in that of the rank that names `innocent`. On more than two nodes
+// the latter may speak of any rank.
 bool may_seem_stuck(const Case& drawn, const Outcome& outcome, int innocent) {
   const std::vector<int>& nodes = drawn.nodes();
   if (drawn.fault != Fault::kStop && drawn.fault != Fault::kPartition) return false;
@@ -115,7 +122,7 @@ bool may_seem_stuck(const Case& drawn, const Outcome& outcome, int innocent) {
   return false;
 }
 
-// Of one rank; empty: nothing.
+// What is wrong with the end of one rank; empty: nothing.
 std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   const RankOutcome& one = outcome.ranks[static_cast<std::size_t>(rank)];
   if (!one.wrong.empty()) return one.wrong;

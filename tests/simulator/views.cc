@@ -54,7 +54,8 @@ class ViewsRun {
                            kernel_.num_open()));
     check_admitted();
     outcome_.num_views = static_cast<int>(views_.size());
-    // Each process ends at most one view by its end and begins one, and others by survive().
+    // A process ends at most one view by its own end, begins at most one when it is admitted, and
+    // may end others by calling survive().
     const int most = 1 + case_.num_processes() + outcome_.num_admitted + num_surviving_;
     if (outcome_.num_views > most && !case_.has(Fault::kStop))
       complain(fmt::format("{} views without a reason", outcome_.num_views));
@@ -75,10 +76,10 @@ class ViewsRun {
   struct Raised {};
   struct Process {
     bool gone = false, raises = false;
-    bool refused = false;           // it has not joined, though others may have: it lives on
-    bool late = false;              // the same, as it reached its deadline
+    bool refused = false;           // its join failed, though others may have joined; it lives on
+    bool late = false;              // its join failed at its deadline
     int clears = 0;                 // ranks whose flags it may clear, as bits
-    bool in_admission = false;      // the same, or while it joins as a newcomer
+    bool in_admission = false;      // it is in admit(), or joins as a newcomer
     std::uint64_t admitted_in = 0;  // the view that began with it
     std::uint64_t late_in = 0;      // the last view in which its admit() reached its deadline
   };
@@ -102,7 +103,8 @@ class ViewsRun {
         view.members, [&](int one) { return one < rank && node_of(one) == node_of(rank); });
   }
 
-  // Of a view that the running process is in: what it knows itself.
+  // The members of the group's present view, as far as the running process knows their processes
+  // itself.
   Members members_of(const Group& group) const {
     Members members(case_.num_ranks(), kNobody);
     for (const int rank : group.view().members) {
@@ -118,7 +120,8 @@ class ViewsRun {
   int process_of(const Group& group, int rank) const {
     return views_.at(group.view().number)[rank];
   }
-  // Between nodes a newcomer that loses the members of its node tries again.
+  // Between nodes a newcomer that loses the members of its node tries again, and counts as lost
+  // until it is admitted.
   bool lost(int process) const {
     if (process < 0 || simulation_.dead(process) || processes_[process].gone) return true;
     return case_.nodes.several() && process >= case_.num_ranks() &&
@@ -186,7 +189,8 @@ class ViewsRun {
     return group;
   }
 
-  // An exchange of a view that lacked ranks is for the members of that view.
+  // An exchange that was made in a view without some ranks has experts on the members of that view
+  // only.
   void join_exchange(const Group& group, Playing& playing) {
     try {
       Exchange exchange = Exchange::join(group, case_.config);
@@ -201,7 +205,7 @@ class ViewsRun {
     called(group, "joining an exchange");
   }
 
-  // Offers end with the view of the admission.
+  // A newcomer can join an exchange only in the view that its admission began.
   void check_old_offers(const Group& group) const {
     Code code = Code::kOk;
     try {
@@ -238,7 +242,7 @@ class ViewsRun {
     playing.seat.reset();
   }
 
-  // Calls admit() as often as all members do. Ok: this view, or that which admit() began, goes on.
+  // Calls admit() as often as the case says for all members. Ok: the present view goes on.
   Status take_back(Group& group) {
     for (int attempt = 0; !dead(); ++attempt) {
       const std::vector<int> lacking = lacking_in(group.view());
@@ -282,7 +286,7 @@ class ViewsRun {
     return ranks;
   }
 
-  // Between nodes, those of the ranks whose places processes come to take.
+  // Between nodes, only those of `ranks` whose places processes come to take.
   std::vector<int> coming_to(std::vector<int> ranks) const {
     if (!case_.nodes.several()) return ranks;
     std::erase_if(ranks, [&](int rank) {
@@ -313,7 +317,8 @@ class ViewsRun {
     return {};
   }
 
-  // Makes an exchange if a rank of the view has none, or it is not for all of them.
+  // Makes an exchange if some rank of the view has none, or has one without experts on all ranks of
+  // the view.
   Status make_exchange(Group& group, Playing& playing) {
     std::vector<int> have(group.size());
     const View view = group.view();
@@ -352,13 +357,13 @@ class ViewsRun {
               "survive: " + status.message());
       const int culprit = process_of(group, status.culprit());
       if (culprit >= 0 && processes_[culprit].refused) return false;
-      // Of another node it names any rank of those that it waits for.
+      // Between nodes survive() may name any rank that it waits for.
       require(case_.nodes.several() || is_stopped(culprit),
               "survive names a rank that is not stopped: " + status.message());
     }
     if (dead()) return false;
     check_view(group, number, before);
-    // Between nodes it goes on with an admission that reached its deadline.
+    // Between nodes survive() may complete an admission whose admit() reached its deadline.
     for (const int rank : group.view().members)
       require(before[rank] != kNobody || (case_.nodes.several() && mine().late_in == number),
               fmt::format("rank {} came back by survive()", rank));
@@ -376,7 +381,7 @@ class ViewsRun {
     ++outcome_.num_ended;
   }
 
-  // The next view has begun, on a member of the last one.
+  // The next view has begun; `before` has the processes of the last one.
   void check_view(const Group& group, std::uint64_t last, const Members& before) {
     const std::uint64_t number = group.view().number;
     require(number == last + 1, fmt::format("view {} follows view {}", number, last));
@@ -389,7 +394,7 @@ class ViewsRun {
     }
   }
 
-  // A view has the same ranks, played by the same processes, on all of them.
+  // All members of a view see the same ranks in it, and the same process as each rank.
   Members check_begun(const Group& group) {
     const std::uint64_t number = group.view().number;
     const Members now = members_of(group);
@@ -406,8 +411,8 @@ class ViewsRun {
     return known;
   }
 
-  // A process that a view has was admitted there or in an earlier view, or died meanwhile. Views
-  // have the numbers from 2 on.
+  // A process that a view has was admitted in that view or in an earlier one, or died meanwhile.
+  // The numbers of views have no gap.
   void check_admitted() {
     std::uint64_t number = 0;
     for (const auto& [begun, members] : views_) {
@@ -415,8 +420,8 @@ class ViewsRun {
       number = begun;
       for (const int process : members) {
         if (process < case_.num_ranks() || simulation_.dead(process)) continue;
-        // Between nodes it may reach its deadline when the members have agreed on the view. Or the
-        // members of its node die or leave, and it tries again.
+        // Between nodes a newcomer's join may reach its deadline after the members have agreed on
+        // the view. Or the members of its node die or leave, and the newcomer tries again.
         const bool had_members = std::ranges::any_of(members, [&](int other) {
           return other >= 0 && other != process &&
                  node_of(case_.rank_of(other)) == node_of(case_.rank_of(process));
@@ -439,13 +444,13 @@ class ViewsRun {
     require(names || status.code() == Code::kBroken || is_stopped(simulation_.running()),
             "nobody is named: " + status.message());
     if (status.code() != Code::kPeerLost) return;
-    // One that was stopped in admit() finds that the others wait there no more.
+    // A rank that was stopped in admit() finds that the others do not wait there any more.
     const bool stopped = case_.has(Fault::kStop) && is_stopped(simulation_.running());
     require(stopped || lost(process_of(group, status.culprit())),
             "a rank that lives is called lost: " + status.message());
   }
 
-  // `waits`: for so long a call may wait where nothing is wrong.
+  // `waits`: how long the call may wait although nothing is wrong.
   void called(const Group& group, const std::string& what, std::chrono::nanoseconds waits = {}) {
     if (dead()) return;
     times_.end(what, group.view().number, waits);
@@ -485,7 +490,7 @@ class ViewsRun {
   bool is_stopped(int process) const { return simulation_.stopped_ns(process) > 0; }
 
   void look(int process) {
-    if (simulation_.dead(process)) return;  // it goes on to its end
+    if (simulation_.dead(process)) return;  // a dead process runs on to give back what it owns
     if (watch_.look(outcome_.wrong, process)) simulation_.progressed();
     if (!processes_[process].in_admission) processes_[process].clears = 0;
     const auto counts = [&](const ViewsCase::Blow& blow) {

@@ -23,19 +23,19 @@ enum class Whim { kNone, kLeave, kSurvive, kNewExchange };
 // ranks that the first view lacks do nothing.
 struct ViewsCase {
   struct Blow {
-    Fault fault;  // kDeath, kPause, kStop, kRaise or, of the node, kOutage
+    Fault fault;  // kDeath, kPause, kStop, kRaise, or kOutage of its node
     int process;
-    int turns;                  // of the process before it
+    int turns;                  // of `process` before the blow
     bool in_admission = false;  // only turns in admit(), or in the join of a newcomer, count
   };
-  // A process that comes to take the place of a rank, whether that is lost or not.
+  // A process that comes to take the place of a rank, whether that rank is lost or not.
   struct Return {
     int rank;
-    std::int64_t at_ns;  // since the begin
+    std::int64_t at_ns;  // since the beginning of the run
     bool joins;          // the exchange of the others, if there is one
     bool elsewhere;      // on a host of its own
   };
-  // What the members do when view `view` has begun, or admit() has ended with an error in it.
+  // What the members do when view `view` has begun, and again when admit() has failed in it.
   struct Admit {
     bool called;
     int named;  // the one that they name, of the ranks that the view lacks; -1: all

@@ -65,7 +65,8 @@ constexpr std::array kMostTurnsBefore = {20, 100, 300, 1000};
 constexpr std::array<std::int64_t, 5> kComesNs = {0, 1'000'000, 10'000'000, 50'000'000,
                                                   200'000'000};
 
-// In half of the cases, with faults of their own.
+// In half of the cases processes come to take places, mostly those of ranks that die, and faults
+// may strike during admissions.
 void draw_returns(ViewsCase& drawn) {
   Random random(drawn.seed, 6003);
   if (random.one_in(2)) return;
@@ -134,7 +135,8 @@ ViewsCase draw_views(std::uint64_t seed) {
 
 namespace {
 
-// Of ranks that die before, mostly of all those of one node, which then needs new memory.
+// Processes come for a rank, or in half of the cases for all ranks of its node. Most of these ranks
+// die before. A node that has lost all its ranks needs new memory.
 void draw_returns_to_nodes(ViewsCase& drawn, Random& random) {
   const std::vector<int>& nodes = drawn.nodes.of_rank;
   std::vector<int> lost = {static_cast<int>(random.below(drawn.num_ranks()))};

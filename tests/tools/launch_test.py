@@ -101,7 +101,7 @@ class Everywhere:
              "TORCHELASTIC_RUN_ID FERRY_SECRET FERRY_ADDR FERRY_RANK FERRY_NEWCOMER OMP_NUM_THREADS MINE PWD").split()
 
     def variables(self, *arguments, **environment):
-        """Of each rank, by name."""
+        """[{name: value}] of the variables of each rank."""
         text = ";".join("${%s-unset}" % name for name in self.NAMES)
         code, lines, errors = launch(*self.PLACE, *arguments, *shell(f'echo "{text}"'),
                                      env={"PATH": os.environ["PATH"], **environment})

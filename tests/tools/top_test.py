@@ -63,7 +63,7 @@ def pids_of(group):
 
 
 def group_of(process, *arguments):
-    """As `ferry top` has the group of a launch, once its ranks have exchanged something."""
+    """The group of a launch as `ferry top` has it, once each of its ranks has combined."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         for group in groups(*arguments):
@@ -122,7 +122,7 @@ class Top(unittest.TestCase):
         with job() as process:
             before = group_of(process)
             victim, other = pids_of(before)
-            os.kill(other, signal.SIGSTOP)  # so that it does not end with it
+            os.kill(other, signal.SIGSTOP)  # so that `other` does not end when `victim` does
             os.kill(victim, signal.SIGKILL)
             ended = []
             while ended != [True, False] and process.poll() is None:

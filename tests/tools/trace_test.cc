@@ -125,7 +125,7 @@ class Trace : public testing::Test {
   static std::string diff(const std::string& a, const std::string& b) {
     return text_of(compare_runs(files_of_run(a), files_of_run(b)));
   }
-  // What differs between a run and the same run with a change in round 1 of layer 1 on rank 2.
+  // The difference between a run and the same run with `change` in round 1 of layer 1 on rank 2.
   std::string difference_of(const Change& change) {
     Program changed;
     changed.change = [&](Step& step) {

@@ -112,8 +112,8 @@ TEST(ForwardingTable, SoItIsOverEachOfTwoWays) {
   }
 }
 
-// Hop by hop a row reaches the node of its rank, at a more inner level with every hop. The flags of
-// that rank return to this node by the hops of last_hop.
+// Hop by hop a row comes to the node of its destination, with every hop at a level further in. The
+// flags of the destination return to this node over the hops of last_hop.
 TEST(ForwardingTable, NextHopsLeadThereAndLastHopsLeadBack) {
   std::vector<std::pair<const char*, bool>> trees;  // true: over the second way
   for (const char* text : kTrees) trees.emplace_back(text, false);

@@ -54,8 +54,9 @@ class Walk {
 
   static void keep(double& most, double bytes) { most = std::max(most, bytes); }
 
-  // Counts rows on every link of a path: the links of the groups that have one end and not the
-  // other.
+  // Counts bytes on the links of a path: at each level where the two ranks are in different groups,
+  // the link out of one group and the link into the other. Between nodes these are the levels down
+  // to the hosts, inside a node the levels inside it.
   void add(int from, int to, double bytes, Bytes& all) const {
     const bool network = topology_.node_of(from) != topology_.node_of(to);
     for (int level = 0; level < topology_.num_levels(); ++level) {
@@ -89,7 +90,8 @@ class Walk {
     }
   }
 
-  // `holder` has the token, and forwards it in its group of the level above.
+  // `holder` has the token. It forwards the token to the siblings of its own group at `level`, then
+  // does the same one level further in.
   void serve(int holder, int level, const std::vector<int>& owners) {
     if (level > topology_.find_level(Topology::kHost)) return store(holder, owners);
     const int own = topology_.group_of(holder, level);
@@ -108,7 +110,7 @@ class Walk {
     serve(holder, level + 1, owners);
   }
 
-  // Some of the tokens.
+  // The same for `part` of the tokens, which cross to `mate`.
   void cross_and_serve(int holder, int mate, double part, std::array<int, 2> to,
                        const std::vector<int>& owners) {
     const auto [group, level] = to;
@@ -129,13 +131,13 @@ class Walk {
     return ranks[(position ^ link.mates_xor) % ranks.size()];
   }
 
-  // Within one group of the level above.
+  // Whether both ranks are in one group of the next level out.
   bool beside(int rank, int other, int level) const {
     return level == 0 ||
            topology_.group_of(rank, level - 1) == topology_.group_of(other, level - 1);
   }
 
-  // Into the windows of its node, and back.
+  // Rows are stored in the windows of the holder's node, and outputs are read there.
   void store(int holder, const std::vector<int>& owners) {
     const int host = topology_.find_level(Topology::kHost);
     for (const int owner : rows_in(topology_.node_of(holder), host, owners)) {
@@ -144,7 +146,7 @@ class Walk {
     }
   }
 
-  // From mate to mate, and back: `rows` are those of the group.
+  // Tokens go from `holder` to its mate, and sums come back. `rows`: the rows of the mate's group.
   void cross(int holder, int mate, const std::vector<int>& rows) {
     const std::set<int> ranks(rows.begin(), rows.end());
     const double once = rows.empty() ? 0 : 1;

@@ -29,8 +29,8 @@ struct LimitTimes {
   // fewer than two cores.
   std::vector<double> flags_ns = {};
 
-  // Whether the same traffic took much longer in one round than in another. Then memory, or a
-  // cache, has changed its speed.
+  // Whether the same traffic took much longer in one round than in another. Then the speed of the
+  // memory or of a cache has changed.
   bool memory_changed() const noexcept {
     constexpr double kSpeedsApart = 1.25;
     const auto [least, most] = std::ranges::minmax_element(rounds_us);

@@ -14,10 +14,8 @@ namespace ferry::bench {
 class Mapping {
  public:
   enum class Kind {
-    kPrivate,
-    kShared
-    // kPrivate advises the kernel to use huge pages. Processes that are forked later share a
-    // kShared mapping.
+    kPrivate,  // the kernel is advised to use huge pages
+    kShared    // processes that are forked later share the mapping
   };
   Mapping() = default;
   Mapping(std::size_t bytes, Kind kind);  // throws std::bad_alloc

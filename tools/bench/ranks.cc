@@ -119,9 +119,9 @@ void kill_all(const std::vector<pid_t>& running) {
   }
 }
 
-// Runs ranks as processes. A rank ends by itself when a rank of its group has ended. If that rank
-// had not joined the group yet, the others would wait for it until their deadline, so this kills
-// them.
+// Runs ranks as processes. A rank ends by itself when a rank of its group has failed. If the failed
+// rank had not joined the group yet, the others would wait for it until their deadline, so they are
+// killed after kPatienceNs.
 void run_processes(const Options& options, SharedArray<Failure>& failures,
                    const std::function<void(Group)>& body) {
   std::vector<pid_t> running = start_processes(options, failures, body);

@@ -43,7 +43,8 @@ struct TracedSpan {
 
 struct TracedOperation {
   std::uint32_t num_spans = 0;
-  std::array<TracedSpan, 36> spans = {};  // enough for a combine in 17 passes (early_tokens.cc)
+  // Enough for a combine in 17 passes (src/exchange/sums/pending_tokens.h).
+  std::array<TracedSpan, 36> spans = {};
 };
 
 struct Results {

@@ -1,6 +1,6 @@
-// The stores with which the dispatches of timed pairs wrote their rows
-// (docs/decisions/streaming_stores.md): each rank chooses its own stores. So the times
-// of two runs that chose differently cannot be compared.
+// The stores with which the dispatches of timed pairs wrote their rows: cached or streaming
+// (docs/decisions/streaming_stores.md). Each rank chooses by itself. The times of two runs in which
+// ranks chose differently cannot be compared.
 #pragma once
 
 #include <cstdint>

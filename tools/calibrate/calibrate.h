@@ -20,9 +20,10 @@ Machine::Host fit_host(const CopySamples& samples);
 // Writes the results of calibrate() and calibrate_links() to a file. Throws std::runtime_error.
 void write_machine(const std::string& file, const nlohmann::ordered_json& machine);
 
-// Measures (runs.h), and writes the machine as JSON to the file. If the cores were at other caches
-// for at least half of the rounds, it also writes a machine for that place. The name of that file
-// has the time of a flag: "here-133ns.json". Returns a text about the result for people.
+// Measures (runs.h), and writes the machine as JSON to the file. For each other place of the cores
+// in which every shape was run at least half of `rounds` times, it also writes a machine. The name
+// of that file has the time of a flag: "here-133ns.json". Returns a text about the result for
+// people.
 std::string calibrate(const std::string& file, int rounds);
 
 }  // namespace ferry::tools

@@ -9,7 +9,8 @@
 
 namespace ferry::tools {
 
-// Runs of `ferry bench` between hosts with one workload. There is an entry for each algorithm.
+// Runs of `ferry bench` between hosts with one workload. `times` has an entry for each run: in
+// every round each algorithm runs once.
 struct LinkSample {
   struct Times {
     std::string algorithm;
@@ -31,7 +32,7 @@ struct LinkCalibration {
   std::string topology;  // the topology of these hosts
   // A file that calibrate() wrote for one host. If it is empty, calibrate() is called.
   std::string machine;
-  int rounds = 6;  // how often all shapes run, in calibrate() and between hosts
+  int rounds = 6;  // how often each shape runs, in calibrate() and between hosts
 };
 
 // Runs benches between the hosts, with shapes of its own. Returns a text about the result for

@@ -65,8 +65,9 @@ class CopyRuns {
   int runs_between_ = 0;
 };
 
-// Runs each shape `rounds` times in one place of the cores. README and docs do not show these
-// shapes. Throws std::runtime_error if the cores stay in no place long enough.
+// Runs each shape until every shape was run `rounds` times in one place of the cores, or five times
+// as many runs were made. README and docs show other shapes. Throws std::runtime_error if the cores
+// stay in no place long enough.
 Calibration measure_copies(int rounds);
 
 // Returns the path of this program.

@@ -76,7 +76,8 @@ void check_ranks(const Findings& findings, Advices& out) {
        fmt::format("start at most {} ranks here; each then owns more experts", usable)});
 }
 
-// Compares the available memory with the memory for the shape that `make run` uses for prefill.
+// Compares the available memory with twice the memory of the windows for the shape that `make run`
+// uses for prefill.
 void check_memory(const MachineFacts& machine, Advices& out) {
   constexpr int kRanks = 8;
   const ExchangeConfig config{.max_tokens = 1024, .hidden = 7168, .num_experts = 256, .top_k = 8};

@@ -1,6 +1,6 @@
 // Measures links: pairs of ranks of two nodes first send small messages in turn, then large
-// messages in one direction; see findings.h. All other ranks wait in a barrier, so that no other
-// messages are under way.
+// messages in one direction and in the other; see findings.h. All other ranks wait meanwhile for
+// the result of the pair.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -50,7 +50,8 @@ class LinkEnd {
   // Both ranks of a test call these at the same time. The latency is half the time of a message and
   // its reply.
   double latency_us(int peer, bool first);
-  // The rate at which this rank sends. 0 on the rank that receives.
+  // One rank sends kBulkBytes to the other. Returns the rate on the rank that sends, and 0 on the
+  // other.
   double bytes_per_s(int peer, bool sends);
 
  private:
@@ -141,8 +142,9 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
   return 0;
 }
 
-// Tests the link between the first ranks of node 0 and of `node`, which are mates. Collective. The
-// result is complete on rank 0.
+// Tests the link between the first ranks of node 0 and of `node`, which are mates unless the
+// topology joins other positions (Link::mates_xor, Link::mates). Collective. Every rank gets the
+// result.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const Topology& topology = group.topology();
   LinkSpeed speed{.from = topology.node_ranks(0)[0], .to = topology.node_ranks(node)[0]};

@@ -1,9 +1,10 @@
 // Makes the environment variables that `ferry launch` gives to its ranks. They are those of
-// torchrun, so that a program runs under both, and FERRY_SECRET.
+// torchrun, so that a program runs under both, FERRY_SECRET, and between hosts FERRY_ADDR.
 //
-// OMP_NUM_THREADS stays as the caller set it. Two kinds of variables are removed. The first kind
-// are those that Group::from_environment would read before the variables of torchrun. The second
-// kind come from an outer torchrun: with them torch would join the store of that torchrun.
+// OMP_NUM_THREADS stays as the caller set it. Three kinds of variables are removed: those that
+// Group::from_environment would read before the variables of torchrun; those of an outer launch,
+// which name the place of another rank; and those of an outer torchrun, with which torch would join
+// the store of that torchrun.
 #pragma once
 
 #include <memory>
@@ -20,11 +21,13 @@ struct LaunchIdentity {
   std::string run_id;   // unique: the name of the launch and a random part
   std::string secret;   // FERRY_SECRET of the caller, or 128 random bits
   int master_port = 0;  // even; ferry's own rendezvous uses the next port
-  // FERRY_ADDR if ranks are on several hosts, else empty: for those that start together, rank 0 is
-  // on the first host; a newcomer finds members of its group on any of them.
+  // FERRY_ADDR if ranks are on several hosts, else empty. That of ranks that start together names
+  // the first host, where rank 0 is; that of newcomers names all hosts, since members of their
+  // group may be on any of them.
   std::string ferry_addr, newcomers_addr;
   std::string port_reason;  // how master_port was chosen
-  // While this descriptor is open, no other launch chooses the same port. Any exit closes it.
+  // While this descriptor is open, no other launch on this host chooses the same port. Any end of
+  // the process closes it.
   std::shared_ptr<const internal::Descriptor> port_claim;
 };
 

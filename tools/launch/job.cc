@@ -119,7 +119,8 @@ void Job::read_report(std::size_t agent, std::string_view report) {
   outcome_.num_stopped += stopped;
 }
 
-// If no rank of its host can admit the rank, the other agents are asked.
+// Answers an agent's report about a failed rank. If no rank of that host can admit it, the other
+// agents are asked first.
 void Job::answer_loss(std::size_t agent, std::string_view report) {
   int place = 0, admits = 0;
   std::istringstream(std::string(report)) >> place >> admits;
@@ -259,7 +260,7 @@ void Job::obey(bool ready) {
       forward(static_cast<int>(number));
     } else if (order.starts_with(kOrderRestart) || order.starts_with(kOrderLose)) {
       Watched& lost = children_.at(number);
-      if (lost.failure.empty()) continue;  // it has ended since
+      if (lost.failure.empty()) continue;  // the rank has ended since
       std::string failure = std::exchange(lost.failure, ""), reason;
       int restart = 0;
       if (order.starts_with(kOrderLose)) std::getline(words.ignore(), reason);

@@ -1,7 +1,7 @@
 // Job: the children of one launch, and the loop that watches them. A child is a rank of this host,
 // a spare that takes the place of a rank that fails, or the ssh to an agent on another host. The
-// agent runs a Job of its own that takes orders. Calls
-// process.h (start), output.h (streams), environment.h (variables).
+// agent runs a Job of its own that takes orders. Calls process.h (start), output.h (streams) and
+// environment.h (variables).
 //
 // A Job has one thread, which calls poll(2) on a signalfd and the pipes. It passes through these
 // stages:
@@ -30,7 +30,7 @@
 
 namespace ferry::tools {
 
-// Why a rank is not started again, behind what happened to it.
+// The ends of messages about a rank that failed: why it is not started again.
 inline constexpr const char* kTooManyRestarts = ", after {} of {} restarts";
 inline constexpr const char* kNobodyAdmits =
     ", and no rank that runs is in a group, where it could take its place";
@@ -73,7 +73,8 @@ class Job {
     std::string unsent{};  // bytes still to be written to `in`
     bool running = true;
     bool spare = false;
-    // How a rank of an agent failed, until the launcher says what follows.
+    // On an agent: how this rank failed, while the launcher has not answered whether it is started
+    // again; else empty.
     std::string failure{};
     int code = 0;
   };
@@ -88,7 +89,8 @@ class Job {
     std::string first_failure;
   };
 
-  // How many there were. The launcher asks agents about a rank that no rank of its host can admit.
+  // The restarts so far, and the open questions to agents: if no rank on the host of a failed rank
+  // can admit it, the launcher asks the agents of the other hosts.
   struct Restarts {
     struct Asked {
       std::size_t agent = 0;

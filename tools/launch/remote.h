@@ -48,8 +48,8 @@ std::string command_there(const std::string& arguments);
 // The launcher sends these orders to an agent.
 inline constexpr std::string_view kOrderSignal = "signal ";  // followed by a number
 inline constexpr std::string_view kOrderTerminate = "terminate";
-// The launcher's answer to kReportLost, followed by the place of the rank among those of its host:
-// start it again, with the number of the restart; or do not, with a reason.
+// The launcher's answers to kReportLost, both followed by the place of the rank among those of its
+// host: start the rank again, then the number of the restart; or do not, then the reason.
 inline constexpr std::string_view kOrderRestart = "restart ";
 inline constexpr std::string_view kOrderLose = "lose ";
 // A question, followed by its number: is a rank of that host in a group?

@@ -130,7 +130,8 @@ void Job::rank_ended(Watched& ended, int status) {
   end_rank(code, failure);
 }
 
-// The launcher has ended, or ends the ranks: it answers no more.
+// Ends the failed ranks about which the launcher has not answered. It does not answer any more: it
+// has ended, or is ending the ranks.
 void Job::end_lost_ranks() {
   for (Watched& child : children_)
     if (!child.failure.empty()) end_rank(child.code, std::exchange(child.failure, ""));
@@ -150,8 +151,9 @@ void Job::end_rank(int code, const std::string& failure) {
   enter(Stage::kLeftovers, stage_ == Stage::kKilling ? kLeftoverRound : kLeftoverSpan);
 }
 
-// Whether a rank that failed may be started again. Otherwise adds the reason to `failure`. The
-// launcher counts the restarts of an agent, and knows of ranks on other hosts.
+// Whether a rank that failed may be started again. Adds the reason to `failure` if there were too
+// many restarts, or no rank can admit it. An agent leaves both checks to the launcher, which counts
+// the restarts of all hosts and can ask about ranks on other hosts.
 bool Job::may_start_again(std::string& failure) const {
   const int most = options_.most_restarts;
   if (remote() || most == 0 || stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
@@ -167,11 +169,11 @@ bool Job::may_start_again(std::string& failure) const {
 // Starts a rank that failed again, and says so. If that fails, adds the reason to `failure`.
 bool Job::start_again(Watched& ended, std::string& failure, int restart) {
   if (stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
-  kill(-ended.pid, SIGKILL);  // what the rank leaves behind
+  kill(-ended.pid, SIGKILL);  // processes that the rank left behind
   const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
   try {
     Watched before = std::exchange(ended, start_in_place(static_cast<int>(place)));
-    // Its last lines are still to come, from it or from what it left behind.
+    // The last lines of the rank may still come, from it or from processes that it left behind.
     if (before.out.open() || before.err.open()) children_.push_back(std::move(before));
   } catch (const SpawnError& error) {
     failure += fmt::format(", and cannot be started again: {}", error.what());
@@ -190,7 +192,7 @@ Job::Watched Job::start_in_place(int index) {
   for (Watched& spare : children_) {
     if (!spare.spare || !spare.running) continue;
     const ssize_t put = ::write(spare.in.fd(), lines.data(), lines.size());
-    if (put != static_cast<ssize_t>(lines.size())) continue;  // it is about to end
+    if (put != static_cast<ssize_t>(lines.size())) continue;  // the spare is about to end
     spare.running = false;  // the element that stays has no process
     Watched taken = std::move(spare);
     taken.running = true;

@@ -28,9 +28,9 @@ struct Expectation {
 // the allowed error of the pair's median, such as 0.1 for 10 %.
 Expectation compare(const Plan& plan, const nlohmann::json& bench, double within);
 
-// Explains why a prediction cannot be compared with the bench: the cores were at other caches than
-// during the calibration (bench/flag_time.h). Empty if they were at the same caches, or if this is
-// unknown.
+// Explains why a prediction cannot be compared with the bench: in the calibration the cores were at
+// other caches than in the bench, or they were moved during the bench (bench/flag_time.h). Empty if
+// the cores were at the same caches, or if this is unknown.
 std::string elsewhere_text(const Machine& machine, const nlohmann::json& bench);
 
 }  // namespace ferry::tools

@@ -1,5 +1,5 @@
-// `ferry plan --split`: how many ranks with experts for how many ranks with tokens
-// (docs/attention_and_experts.md).
+// `ferry plan --split`: compares divisions of the ranks into ranks with tokens and ranks with
+// experts (docs/attention_and_experts.md).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

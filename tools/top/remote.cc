@@ -17,7 +17,7 @@
 namespace ferry::tools {
 namespace {
 
-// The time beyond the interval that the other host may take, to log in and to take a sample.
+// The time beyond the interval that the other host may take for the login and for a sample.
 constexpr int kPatienceMs = 20'000;
 
 std::vector<std::string> environment_here() {

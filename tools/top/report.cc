@@ -44,7 +44,7 @@ struct GroupRates {
   std::vector<Rates> ranks;
 
   // The rank for which the others waited most, after its own waits are subtracted, and the mean
-  // share of their time. The rank is -1 if there is none.
+  // share of their time that they waited for it. The rank is -1 if there is none.
   std::pair<int, double> slowest() const {
     if (const Rates* stuck = only_idle()) return {stuck->rank, wait_of_others(*stuck)};
     std::pair<int, double> slowest{-1, 0.0};
@@ -144,8 +144,8 @@ std::string most_waited(const Rates& rates) {
                      100 * *most);
 }
 
-// The collective that the rank came to last, and how many it has come to: "all_reduce 41". A number
-// of another program may be any.
+// The collective that the rank came to last, and how many it has come to: "all_reduce 41"; "-" if
+// there is none. Any program can write the counters, so the kind is checked.
 std::string latest_collective(const RankSample& now) {
   const auto [number, kind] = internal::LatestCollective::of(
       now.totals[static_cast<std::size_t>(Counter::kLatestCollective)]);

@@ -62,8 +62,8 @@ std::vector<RemoteTop> reach(const TopOptions& options) {
   return hosts;
 }
 
-// Takes this host's sample after the interval. Other hosts wait for the interval themselves before
-// they reply.
+// Takes the next sample: of the other hosts, which wait for the interval themselves before they
+// reply; or, if none was named, of this host after the interval.
 Sample next_sample(std::vector<RemoteTop>& hosts, double wait_s) {
   Sample sample;
   for (RemoteTop& host : hosts) host.add_next(sample);

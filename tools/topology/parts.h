@@ -54,8 +54,9 @@ std::string ranks_text(const Topology& topology, int group, int level);
 std::string link_text(const Topology::Link& link);
 std::vector<std::string> traffic_lines(const Topology& topology, const ExchangeConfig& config);
 
-// Draws pictures with `lines` below: SVG with nested boxes, and DOT for Graphviz. Mates have the
-// same colour: they are ranks at the same position of their nodes.
+// Draws pictures with `lines` below: SVG with nested boxes, and DOT for Graphviz. Ranks at the same
+// position of their nodes have the same colour; they are mates unless the topology joins other
+// positions (Link::mates_xor, Link::mates).
 std::string topology_svg(const Topology& topology, const std::vector<std::string>& lines);
 std::string topology_dot(const Topology& topology, const std::vector<std::string>& lines);
 

@@ -23,7 +23,7 @@ constexpr std::array kAlgorithms = {Algorithm::kFullmesh, Algorithm::kHierarchic
 constexpr int kMostLines = 48;    // the limit for a tree or a list of mates
 constexpr int kMostColumns = 16;  // the most nodes in a list of mates
 
-// Shows the first kMostLines lines and the number of further lines.
+// Returns the first kMostLines lines, and the number of lines that are left out.
 std::string cut(const std::vector<std::string>& lines) {
   std::string text;
   for (int i = 0; i < std::min<int>(kMostLines, std::ssize(lines)); ++i) text += lines[i] + '\n';

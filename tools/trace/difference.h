@@ -22,8 +22,9 @@ struct RankDifference {
 
 struct RunDifference {
   std::vector<RankDifference> ranks;  // one for each rank that differs, in order of position
-  std::vector<std::string> settings;  // "topology is host:1,rank:4 in A, host:2,rank:2 in B"
-  std::size_t num_ranks = 0, num_records = 0;  // numbers that were compared
+  // "exchange 0: topology=host:1,rank:4 in A, topology=host:2,rank:2 in B", "ranks only in A: 3"
+  std::vector<std::string> settings;
+  std::size_t num_ranks = 0, num_records = 0;  // how many were compared
   bool lacks_ranks = false;                    // a run has a rank that the other one lacks
 };
 

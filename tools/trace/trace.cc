@@ -1,4 +1,5 @@
-// Runs `ferry trace`: `record` starts a program with FERRY_TRACE, `diff` compares two runs.
+// Runs `ferry trace`: `record` starts a program with FERRY_TRACE, `diff` compares two runs, and
+// `routing` writes the router trace of a run.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>

@@ -4,11 +4,11 @@
     batches     the same with overlap="batches"
     three       dispatch, experts, combine by hand
     all_to_all  transformers' grouped_mm experts behind its all_to_all over gloo, where transformers is installed
-    dense       the tokens of all ranks and all experts on one process, on all cores
+    dense       as many tokens as all ranks have, and all experts, in one process on all cores
 
-The ways take turns in every round, in the same ranks and on the same weights, each round in another order. A time is
-that of the slowest rank, the table has medians. Ranks are processes, or with --launched those of a launcher. Needs
-torch; docs/moe.md has figures.
+The ways take turns in every round, each round in another order. They run in the same ranks and with the same weights;
+dense has weights of its own, and the tokens of rank 0 once for each rank. A time is that of the slowest rank; the table
+has medians. Ranks are processes, or with --launched those of a launcher. Needs torch; docs/moe.md has figures.
 """
 
 import argparse
@@ -131,7 +131,7 @@ class Ways:
         for module in (self.moe, getattr(self, "whole", None)):
             if module is not None:
                 module.zero_grad(set_to_none=True)
-        time.sleep(0.25)  # threads of the products before, on other cores too, spin a while
+        time.sleep(0.25)  # threads of earlier products spin for a while, on other cores too
         self.group.barrier()
         begin = time.perf_counter()
         with torch.set_grad_enabled(which == "backward"):

@@ -23,8 +23,9 @@ class Received:
 
 
 class Pipeline:
-    """The pipeline over a `network`, which has all_to_all(out, into) for equal parts, and all_to_all_rows(out,
-    received, into, sent)."""
+    """The pipeline over a `network`, which has barrier(), all_to_all(out, into) for equal parts, and
+    all_to_all_rows(out, received, into, sent) for `sent` rows to each rank. `into` is sent, and `out` receives the
+    result."""
 
     def __init__(self, shape, network):
         self.shape, self.network = shape, network

@@ -1,5 +1,5 @@
-"""Detects whether the cores share a last-level cache. The hypervisor of a virtual machine may move the cores from one
-last-level cache to two and back. The time that a flag takes from one core to another shows which it is."""
+"""Detects whether the cores were moved between measurements. The hypervisor of a virtual machine may move the cores
+from one last-level cache to two and back. The time that a flag takes from one core to another shows such a move."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ PROBE = ("bench", "--ranks", "1", "--tokens", "1", "--hidden", "64", "--experts"
 
 
 def flags_now_ns():
-    """Measures the time of a flag and returns a list of nanoseconds; 0 on one core."""
+    """Runs PROBE and returns the times of a flag that it measures, in nanoseconds; 0 on one core."""
     done = subprocess.run([native_program.path(), *PROBE], capture_output=True, check=True, text=True)
     return json.loads(done.stdout.rstrip().rpartition("\n")[2])["flags_ns"]
 

@@ -104,8 +104,8 @@ def check(program, work):
 
 
 def summary(ranks):
-    """Returns the times of all ranks together. An operation lasts from the begin of the first rank to the end of the
-    last rank."""
+    """Returns the times of all ranks together. An operation lasts from its beginning on the first rank to its end on
+    the last rank."""
 
     def spans_us(name, share=1):
         return [(max(end for _, end in times) - min(begin for begin, _ in times)) / 1000 / share

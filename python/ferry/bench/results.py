@@ -18,7 +18,8 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one program at one shape. Times are medians over the rounds of a file, in microseconds."""
+    """The result of one program at one shape. Times are medians over the rounds of a file, in microseconds. The limit
+    is the time of the same traffic with places known, which ferry's bench measures."""
 
     program: str
     setting: Dict[str, str]  # all of the shape but the tokens: {"ranks": "8 ranks", ...}

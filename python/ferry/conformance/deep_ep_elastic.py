@@ -1,4 +1,5 @@
-"""Clauses of deep_ep: ElasticBuffer. T tokens of a rank, M most of any, N received tokens, P expanded rows, K top-k.
+"""Clauses of deep_ep: ElasticBuffer. T tokens of a rank, M the most tokens of a rank, N received tokens, P expanded
+rows, K top-k.
 
 The rows of a source, and those of an expert when expanded, may have any order; recv_src_metadata contains the order.
 """

@@ -70,7 +70,7 @@ def _run(settings, rank, module, name):
 
 
 def _end_with_session():
-    """Makes the kernel kill this process when that of the session ends, for whatever reason."""
+    """Makes the kernel kill this process when the process of the session ends, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if not multiprocessing.parent_process().is_alive():  # the session ended before the call
         os._exit(1)

@@ -17,7 +17,7 @@ from .clauses import clauses_of
 
 
 _START_SECONDS = 120  # the most time in which ranks start and connect
-_FOLLOW_SECONDS = 5  # the time for the other ranks after a call of one rank raised
+_FOLLOW_SECONDS = 5  # the most time that the other ranks get after a call of one rank raised
 
 
 class UnknownClause(ValueError):
@@ -47,7 +47,7 @@ class Session:
         self._settings = dict(api=api, ranks=ranks, device=device, seed=seed, routing=routing, deadline=deadline,
                               path=list(sys.path))
         self._processes, self._epoch = [], 0
-        self._joined = False  # the ranks are in one process group, at the same place
+        self._joined = False  # whether the ranks are in one process group and have made the same calls in it
 
     def __enter__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="conformance-")

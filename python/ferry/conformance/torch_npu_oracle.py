@@ -109,8 +109,8 @@ def shared_tokens(case, source, position, ep_rank):
 
 def received(case, rank):
     """Returns the rows that a rank receives, in order: blocks[i][local expert][source] is a list of (source rank of the
-    group, token, k). The first block has the position of this rank, each
-    later block the next position, cyclically."""
+    group, token, k). The rows of the first block come from ranks with the position of this rank, those of each later
+    block from ranks with the next position, cyclically."""
     ep_rank, position = divmod(rank, case.tp)
     blocks = []
     for step in range(case.tp):

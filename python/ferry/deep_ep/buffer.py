@@ -30,8 +30,9 @@ class Buffer(LowLatency):
     Buffer gets decides whether it works on CPU tensors, or on cuda tensors, whose ranks are on one node.
 
     group is a torch ProcessGroup or a ferry.Group; comm is an mpi4py communicator, used when group is None. Sizes,
-    queue pairs and NVLink options are checked and have no effect: ferry makes its memory as it is needed. enable_shrink
-    allows masking ranks in low-latency calls. Collective.
+    queue pairs and NVLink options are checked. Sizes have an effect on get_local_buffer_tensor only, as ferry makes its
+    memory when it is needed; the others have no effect. enable_shrink allows masking ranks in low-latency calls.
+    Collective.
 
     Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L = E / R local experts (when R does not
     divide E the first E % R ranks have one more), N rows received. A wrong argument raises ferry.InvalidArgument on the
@@ -96,7 +97,8 @@ class Buffer(LowLatency):
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """Sets Buffer.num_sms, an even number. Configurations made later have half as many channels."""
+        """Sets Buffer.num_sms, an even number. get_dispatch_config, get_combine_config and dispatches without a config
+        then use num_sms / 2 channels."""
         Buffer.num_sms = Config(new_num_sms).num_sms  # Config checks num_sms
 
     @staticmethod

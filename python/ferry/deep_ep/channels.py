@@ -39,9 +39,9 @@ def intranode(state, facts):
 
 
 def internode(state, facts):
-    """Makes the handle of internode_dispatch, a tuple of 10. In ferry no rank of the own node forwards rows. So
-    recv_rdma_channel_prefix_matrix and recv_rdma_rank_prefix_sum, which describe that hop, are zeros, and send_nvl_head
-    has no rows."""
+    """Makes the handle of internode_dispatch, a tuple of 10. In DeepEP a rank of the receiving node forwards rows to
+    other ranks of the node. A handle of ferry does not describe such a hop: recv_rdma_channel_prefix_matrix and
+    recv_rdma_rank_prefix_sum are zeros, and send_nvl_head has no rows."""
     (num_tokens, ranks), num_channels = facts.mask.shape, facts.num_channels
     starts = np.array(facts.node_starts)
     nodes, peers = len(starts), int(np.diff([*starts, ranks]).max())  # ranks of the largest node

@@ -24,8 +24,8 @@ class Device:
         self._captured = []
 
     def capturing(self):
-        """Whether the current stream is capturing a graph. During a capture no call waits on the host, and ranks do not
-        meet."""
+        """Whether the current stream is capturing a graph. During a capture no call waits on the host, and the ranks do
+        not compare their calls (meet)."""
         return torch.cuda.is_current_stream_capturing()
 
     def keep_if_captured(self, *used):

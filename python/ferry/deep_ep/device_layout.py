@@ -1,7 +1,8 @@
 """The functions of layout.py and channels.py for cuda tensors, in operations of torch. They leave all results on the
 device and do not wait for it.
 
-T tokens of this rank, K top-k, E experts, R ranks, N rows received, L experts of this rank.
+T tokens of this rank, K top-k, E experts, R ranks, N rows received, L experts of this rank. C is the number of channels
+of a rank; in fill_padded it is the number of rows of an expert.
 """
 
 import torch

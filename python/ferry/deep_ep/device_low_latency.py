@@ -1,8 +1,8 @@
 """The low-latency calls of low_latency.py for cuda tensors, on padded exchanges of ferry.cuda.
 
-After the exchange of a shape has been made, calls only issue work: they do not wait on the host, ranks do not meet, and
-graphs can capture the calls. So an error that a kernel finds (an id that names no expert; a rank that refused its call
-or was lost) is raised by the next call of that shape, which is not made then.
+After the exchange of a shape has been made, calls only issue work: they do not wait on the host, the ranks do not
+compare their calls, and graphs can capture the calls. So an error that a kernel finds (an id that names no expert; a
+rank that refused its call or was lost) is raised by the next call of that shape, which is not made then.
 
 R ranks, E experts, L of them on this rank, T tokens of this rank, M the most tokens of a rank, C = R * M rows of each
 expert, H hidden, K top-k. device_low_latency_rows.py has the state of a handle."""

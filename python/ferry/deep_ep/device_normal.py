@@ -3,8 +3,8 @@
 Every call begins with an all-gather on the host, in which the ranks compare their calls. The work is issued only if all
 calls are equal, so when one rank refuses a call, all ranks refuse it before any kernel waits. A dispatch without a
 handle also gathers its counts of rows. It waits for the device twice: before the all-gather, and for the counts of
-received rows. Received rows are copied from the window, since callers keep them. While a graph is captured, no call
-meets other ranks or waits: dispatches with a handle, and combines, can be captured.
+received rows. Received rows are copied from the window, since callers keep them. Dispatches with a handle and combines
+can be captured in a graph; while a graph is captured, they skip the all-gather and do not wait.
 
 Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 

@@ -32,7 +32,7 @@ class LowLatency:
     """
 
     _masked = frozenset()  # the ranks that the caller has masked
-    _logfmt_view = 0  # the view of the group in which the last combine had use_logfmt; 0: it had not
+    _logfmt_view = 0  # the view of the last combine, if it had use_logfmt; else 0
 
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
@@ -200,8 +200,8 @@ class LowLatency:
         return frozenset(range(self.group_size)).difference(self.exchanges.group.view[1])
 
     def _active_ranks(self):
-        """The ranks that take part in a call. None: those of the view, and a token for an expert of another rank is
-        refused."""
+        """Returns the ranks that take part in a call. None: all ranks of the view; then a token for an expert of a rank
+        that the view lacks is refused."""
         left_out = self._masked | self._lost() if self.enable_shrink else frozenset()
         return [rank for rank in range(self.group_size) if rank not in left_out] if left_out else None
 

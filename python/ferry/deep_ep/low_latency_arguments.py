@@ -60,7 +60,7 @@ class Switches(NamedTuple):
 
 def check_shapes(x, topk_idx, max_tokens, num_experts):
     """Checks the arguments that decide which exchange a dispatch uses, and returns (max_tokens, num_experts) as ints.
-    When this check fails, the other ranks are in the exchange of the last dispatch."""
+    When this check fails, the other ranks are most likely in the exchange of the last dispatch."""
     read_rows(x)
     if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
         raise InvalidArgument(f"topk_idx is {describe(topk_idx)}, need [tokens, top-k]")

@@ -58,9 +58,9 @@ class Arrival:
         return received.rows, received.scales, None
 
     def later(self, operation, x, wire):
-        """Returns (rows, scales or None, hook). They are views of the window, and hold the rows after hook() has been
-        called; a second call does nothing. When earlier views keep all buffers of the window in use, they are new
-        tensors that the hook fills."""
+        """Returns (rows, scales or None, hook). The tensors are views of the window, and are complete after hook() has
+        been called; a second call does nothing. When earlier views keep all buffers of the window in use, or this rank
+        receives no rows, the tensors are new ones."""
         views = self._coming(operation)
         rows, scales = views or padded_rows(self.source_tokens.shape, x, wire)
         to_fill = () if views else (rows, scales)

@@ -43,7 +43,8 @@ def bf16_mega_moe(y, l1_weights, l2_weights, sym_buffer, shared_l1_weights=None,
                   cumulative_local_expert_recv_stats=None, activation="swiglu", activation_clamp=None, fast_math=True):
     """Computes y bf16 [T, hidden] from the first T tokens in the buffer, with l1_weights [L, 2 I, H] and l2_weights
     [L, H, I]. The number of rows of each local expert is added to cumulative_local_expert_recv_stats, int32 [L].
-    fast_math has no effect. Raises InvalidArgument for shared experts and for other activations. Collective."""
+    fast_math has no effect. Raises InvalidArgument for shared experts, an activation_clamp and other activations.
+    Collective."""
     with Refusing(sym_buffer.exchange.refuse_dispatch):
         cann.refuse_unless({}, shared_l1_weights=shared_l1_weights, shared_l2_weights=shared_l2_weights)
         most = sym_buffer.num_max_tokens_per_rank

@@ -183,8 +183,9 @@ def _check_worst(num_worst_tokens, num_rows, exchange):
 
 
 def expert_list(group, counts, per_expert, form):
-    """The list that Buffer.dispatch returns. counts: rows of each local expert; None where no ids say so: they are
-    gathered from int32 [E], which only the callers know. Collective then."""
+    """Returns num_recv_tokens_per_expert_list of Buffer.dispatch. `counts` are the rows of each local expert, or None
+    for a dispatch without top-k ids: then per_expert, int32 [E], is added over all ranks, and the call is collective.
+    """
     if form.num_worst_tokens:
         return []
     if counts is None:

@@ -20,7 +20,8 @@ _UNIT = 32  # the bytes of an expert's weights are a multiple of this
 
 
 class BufferAllocator:
-    """Makes tensors before the buffer exists that gives them memory. Until then they are on the device meta."""
+    """Makes tensors that have no memory yet (on the device meta). The buffer that is made with this allocator gives
+    them memory."""
 
     def __init__(self):
         self._tensors, self.num_bytes, self.materialized = [], 0, False

@@ -1,8 +1,8 @@
 """The functions of torch.cuda (torch.npu) for programs whose device is the CPU. Their device exists, has memory and is
 always idle.
 
-A function that is not replaced here raises NotMapped, with its name, when it needs the device. streams.py has streams
-and events.
+A function of torch.cuda that is not replaced here raises NotMapped, with its name, when it needs the device. torch.npu
+has only the names that are listed here; any other raises AttributeError. streams.py has streams and events.
 """
 
 import contextlib

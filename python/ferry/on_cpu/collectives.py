@@ -1,7 +1,7 @@
 """Makes torch.distributed use gloo for programs that name NCCL or HCCL as backend, and hides the differences.
 
 gloo has no float8, so tensors of float8 are sent as bytes. gloo gathers only into a tensor of the concatenated shape,
-so tensors are flattened for it. The device_id of a group is ignored.
+so tensors are flattened for it. The arguments device_id and pg_options are ignored.
 """
 
 import functools

@@ -94,8 +94,8 @@ def _host_type(name):
 
 
 def _tensor_methods():
-    """Returns {name: method} for torch.Tensor. A move to the host makes a copy, as a move from a device does. A move to
-    the device returns the tensor itself if possible."""
+    """Returns {name: method} for torch.Tensor. to("cpu") and cpu() make a copy, as a move from a device does. A move to
+    the device returns the tensor itself if possible, and so does to(torch.device("cpu")), as that may be the device."""
     to, cpu, as_type = torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.type
 
     def moved(self, *args, **kwargs):

@@ -8,8 +8,8 @@ transposed operation. Read backwards, the schedule is the same, with A and B exc
     A: combine_recv   B: combine_send, combine_recv
 
 Among the nodes that are ready autograd runs the one that was made last, in one thread. So backward makes these calls
-too, in the same order on all ranks, where their graphs hold the same layers. A node passes a tensor without elements to
-the next node of its batch; all other data is in the batch.
+too, in the same order on all ranks, if the graphs of all ranks hold the same layers. A node passes a tensor without
+elements to the next node of its batch; all other data is in the _Batch.
 
 T tokens of a batch, H hidden, K top-k, N rows received. Calls ferry.Exchange."""
 
@@ -123,8 +123,8 @@ class _Batch:
 
 
 def _worker():
-    """The thread that makes the calls of this thread, which may be one of several ranks. It records no gradients, as in
-    a node of autograd."""
+    """Returns the thread that makes the calls of the calling thread; each rank that is a thread has its own. It records
+    no gradients, as in a node of autograd."""
     if not hasattr(_local, "worker"):
         _local.worker = ThreadPoolExecutor(1, "ferry.torch.batches", torch.set_grad_enabled, (False,))
     return _local.worker

@@ -12,8 +12,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """A decorator that makes torch.compile (since torch 2.1) run a function unchanged, between its graphs: it cannot
-    compile native calls.
+    """A decorator that makes torch.compile (since torch 2.1) run a function uncompiled, between two compiled graphs,
+    since torch.compile cannot compile native calls.
 
     torch's decorator loads the compiler at its first call, which takes seconds. So it is only called in a process that
     has loaded the compiler already.

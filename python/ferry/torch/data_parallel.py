@@ -14,9 +14,9 @@ from ferry.torch.module import MoE
 
 
 def ddp(model, **arguments):
-    """DistributedDataParallel(model, **arguments) without the experts of its layers, which it neither overwrites nor
-    averages. Ranks that hold the same experts average their gradients by fully_shard(layer, mesh=those ranks), before
-    this call. Collective. Raises InvalidArgument for a layer without it."""
+    """Returns DistributedDataParallel(model, **arguments) that neither overwrites nor averages the experts of layers
+    with a mesh. Where several ranks hold the same experts, fully_shard(layer, mesh=those ranks) must be called before,
+    and averages their gradients. Collective. Raises InvalidArgument for a layer without that call."""
     size = torch.distributed.get_world_size(_process_group(arguments))
     ignored = []
     for name, layer in model.named_modules():
@@ -45,8 +45,8 @@ def _tensors(module):
 
 @torch.no_grad()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
-    """Does what torch.nn.utils.clip_grad_norm_ does, for plain tensors, which are equal on all ranks, together with
-    DTensors on any meshes, which the function of torch refuses. Returns the norm of all gradients, a plain tensor.
+    """Does what torch.nn.utils.clip_grad_norm_ does, but takes plain tensors and DTensors on several meshes together,
+    which torch refuses. The plain tensors are equal on all ranks. Returns the norm of all gradients, a plain tensor.
     Needs torch 2.6. Collective."""
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 

@@ -2,10 +2,11 @@
 
 Rank r of R holds experts [r * L, (r + 1) * L): a parameter [L, ...] of its module is the shard of a DTensor
 [R * L, ...] over the DeviceMesh of the R ranks, which is what checkpoints and fully_shard read (docs/moe_training.md).
-Where ranks are no processes of torch.distributed there is no mesh, and parameters are plain tensors.
+Where ranks are not processes of torch.distributed there is no mesh, and parameters are plain tensors.
 
-The experts compute with the local tensors, whose gradients are scaled: by 1 / R where the loss is the mean of the
-losses of the ranks, as an expert has the rows of all R ranks, and DDP and fully_shard average gradients over ranks.
+The experts compute with the local tensors. The gradients of these are multiplied by 1 / R if the loss is the mean of
+the losses of the ranks: an expert adds the gradients of the rows of all R ranks, while DDP and fully_shard average
+gradients over the ranks.
 
 torch.distributed.tensor is loaded when it is needed."""
 
@@ -38,8 +39,9 @@ def _initialised():
 
 
 def checked(mesh, said):
-    """The DeviceMesh of the ranks in `said`, the result of torch_ranks(): the given one, or one of all ranks of
-    torch.distributed; None: no such mesh is needed, or none can be made. Raises InvalidArgument."""
+    """Returns the DeviceMesh of the ranks in `said`, the result of torch_ranks(): `mesh`, or without it one of all
+    ranks of torch.distributed. Returns None for one rank, for ranks that are threads, and where torch.distributed is
+    not in use. Raises InvalidArgument if the mesh does not fit the ranks, or none can be made."""
     ranks = [rank for rank, _ in said]
     given = [has_mesh for _, has_mesh in said]
     if any(given) and not all(given):
@@ -87,9 +89,9 @@ def check_weights(experts, num_local):
 
 
 def changed(experts, change, num_local, mesh):
-    """Returns {id: new tensor} for replace(). Each parameter, and each buffer with a part per expert, is to become
-    change(its local tensor [L, ...]), as a DTensor over the mesh or for None as a plain tensor. A parameter is replaced
-    only if the result differs from it."""
+    """Returns {id of a tensor: the tensor that replaces it} for replace(). A parameter, or a buffer [L, ...], is
+    replaced by change(its local tensor), as a DTensor over the mesh, or as a plain tensor if `mesh` is None. Kept are
+    other buffers, and if `mesh` is None the plain tensors that `change` returns unchanged."""
     tensors = {id(tensor): tensor for tensor in (*experts.parameters(), *experts.buffers())}
     return {key: _changed(tensor, change, num_local, mesh) for key, tensor in tensors.items()}
 
@@ -163,8 +165,8 @@ class Local:
 
 def on_local_tensors(experts, scale=None):
     """Returns the experts, or a Local of them if they are a module whose tensors are DTensors or whose gradients are
-    scaled. Each call of the layer calls it again. `scale` None means 1 / R for DTensors over R ranks, and 1 for plain
-    tensors."""
+    scaled. Each call of the layer makes its own Local. `scale` None means 1 / R for DTensors over R ranks, and 1 for
+    plain tensors."""
     if not isinstance(experts, torch.nn.Module):
         return experts
     meshes = [tensor.device_mesh for _, tensor in _named(experts) if is_sharded(tensor)]
@@ -174,7 +176,8 @@ def on_local_tensors(experts, scale=None):
 
 
 def plain(experts):
-    """A copy of the module with plain tensors, the local ones; its tensors share their memory."""
+    """Returns a copy of the module in which each DTensor is replaced by its local tensor. Tensors of the copy share the
+    memory of the module's."""
     memo = {}
     for tensors in (experts.parameters(), experts.buffers()):
         for tensor in tensors:

@@ -56,7 +56,7 @@ def swiglu(gate_up, down):
         return (F.silu(gate) * up) @ down.t()
 
     def experts(rows, counts, out=None):
-        if not _fit_grouped_mm(rows, gate_up, down):  # indexing would make a gradient of all experts for each
+        if not _fit_grouped_mm(rows, gate_up, down):  # zip: the backward of gate_up[e] makes a gradient of all experts
             weights = list(zip(gate_up, down))
             return each(lambda e, part: one(*weights[e], part))(rows, counts, out)
         if out is None:
@@ -88,8 +88,9 @@ def _blocks(counts, most):
 
 
 def _fit_grouped_mm(rows, *weights):
-    """Whether torch's grouped_mm takes these tensors: of one dtype, with rows of a multiple of 16 bytes, without
-    autocast. Its backward refuses the strides that an empty gradient may have, so there must be a row."""
+    """Whether torch's grouped_mm takes these tensors: contiguous weights of the dtype of `rows`, whose own rows are a
+    multiple of 16 bytes, without autocast. Its backward refuses the strides that an empty gradient may have, so there
+    must be a row."""
     return (hasattr(F, "grouped_mm") and len(rows) > 0 and not torch.is_autocast_enabled("cpu")
             and all(torch.is_tensor(each) and each.dtype == rows.dtype and each.is_contiguous()
                     and each.shape[-1] * each.element_size() % 16 == 0 for each in weights))
@@ -113,8 +114,9 @@ class SwiGLU(torch.nn.Module):
     """swiglu() with parameters of its own: gate_up [L, 2 I, H] and down [L, H, I], the layout of transformers and
     vLLM.
 
-    Their weights depend on the seed of torch and on the number of each expert, `numbers`, by default 0 to L - 1: they
-    are equal to those of the same experts in a module of all experts, which was made with the same seed.
+    The first weights of an expert depend only on the seed of torch and on the number of the expert, one of `numbers`,
+    by default 0 to L - 1. So they equal those of the same expert in a module of all experts that is made with the same
+    seed.
     """
 
     def __init__(self, num_local, hidden, intermediate, dtype=torch.bfloat16, numbers=None):

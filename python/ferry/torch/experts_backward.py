@@ -1,4 +1,4 @@
-"""When experts raise in backward(), sends the exception to the other ranks as a refusal, as a forward pass does.
+"""When experts raise in backward(), sends a refusal to the other ranks, as a forward pass does.
 
 autograd reports a failed backward pass to its caller only, but it drops the callbacks that were queued for the end of
 that pass. So the experts are between two nodes. In backward the node behind their outputs comes first and queues a

@@ -69,8 +69,8 @@ def combine(exchange: "Union[Exchange, ferry.cuda.Exchange]", rows: torch.Tensor
     Differentiable in rows and in topk_weights, float32 [T, K]. Gradients travel in the exchange's dtype. Weights that
     need a gradient make autograd keep the rows: rows that lie in the window pin their buffer until backward.
 
-    Raises InvalidArgument as dispatch does, and for rows that need a gradient and are not as wide as a token; then the
-    other ranks raise PeerRejected. Raises what Exchange.combine raises.
+    Raises InvalidArgument as dispatch does. Raises it too for rows that are not as wide as a token if the rows or the
+    weights need a gradient; then the other ranks raise PeerRejected. Raises what Exchange.combine raises.
     """
     if unknown:  # refused on all ranks, as Exchange.combine does
         message = f"combine() has no argument '{next(iter(unknown))}'"
@@ -172,8 +172,9 @@ def _dispatch_again(ctx, tokens, topk_weights):
 
 
 def _check_backward(exchange):
-    """torch has one thread for the backward passes of a device. Where ranks are threads that share the device, that
-    thread would wait in the call of one rank for the calls of the other ranks, which it makes later."""
+    """Raises InvalidArgument if ranks are threads that share a device and do not make their backward passes themselves.
+    torch has one thread for the backward passes of a device: it would wait in the call of one rank for the calls of the
+    other ranks, which the same thread makes later."""
     if getattr(exchange, "shares_device", False) and torch._C._is_multithreading_enabled():
         raise InvalidArgument("backward: ranks that are threads share this device, so each must make its backward pass "
                               "itself, under torch.autograd.set_multithreading_enabled(False)")

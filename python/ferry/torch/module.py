@@ -38,7 +38,7 @@ class MoE(torch.nn.Module):
     those ranks on its settings (docs/placement.md, "When a rank is lost").
 
     token_ranks, expert_ranks: as of Group.exchange (docs/attention_and_experts.md). A rank without experts has a SwiGLU
-    of 0 experts, R counts the token ranks, and parameters are plain tensors.
+    of 0 experts, and R counts the token ranks. With expert_ranks the parameters are plain tensors.
 
     Layers of one group with equal settings share an exchange. A call with tokens of another dtype, after half() or
     within torch.autocast, changes to an exchange of that dtype on all ranks. The weights of the SwiGLU depend on the
@@ -98,7 +98,7 @@ class MoE(torch.nn.Module):
         self._join(group, mesh, check)
 
     def _join(self, group, mesh, check):
-        """Ranks, mesh and exchange of the layer, after check() on all ranks. Collective."""
+        """Calls check() on all ranks, and sets the group, the mesh and the exchange of the layer. Collective."""
         torch_ranks = expert_mesh.torch_ranks(group, mesh)
 
         def prepare():
@@ -148,8 +148,9 @@ class MoE(torch.nn.Module):
         """Moves the weights from one ferry.placement.Placement to another, between two steps; top-k ids keep their
         meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again, unless the
         placements are equal. Slots of ranks that the view lacks count as empty. The layer is unchanged when this
-        raises. Raises InvalidArgument for a placement without one of the experts, for an old one that is not
-        the layer's, and after fully_shard. Raises what ferry.placement.move raises."""
+        raises. Raises InvalidArgument for a new placement that lacks an expert or has an empty slot on a rank of the
+        view, for an old placement that is not the layer's, for experts that are not a Module, with expert_ranks, and
+        after a fully_shard that splits the experts of a rank. Raises what ferry.placement.move raises."""
         group = self.group
         old, new = ferry.placement.agree(group, lambda: self._checked_switch(old, new),
                                          {"old placement": old, "new placement": new})
@@ -196,14 +197,16 @@ class MoE(torch.nn.Module):
         return old, new
 
     def _check_whole(self, call):
-        """fully_shard over ranks with the same experts leaves a part of each parameter."""
+        """Raises InvalidArgument if this rank has only a part of each of its experts: fully_shard over ranks with the
+        same experts splits the parameters among them."""
         if any(getattr(weights, "placements", ())[1:] for weights in self.experts.parameters()):
             raise ferry.InvalidArgument(f"MoE.{call}: fully_shard has spread the weights of each rank over others, and "
                                         "copies are of whole experts")
 
     @property
     def _ddp_params_and_buffers_to_ignore(self):
-        """DistributedDataParallel reads this name of a module. It cannot average anything of a layer alone."""
+        """DistributedDataParallel reads this attribute of the module that it wraps. A layer with a mesh refuses to be
+        that module, as its ranks hold different experts."""
         if self.mesh is None:
             raise AttributeError("_ddp_params_and_buffers_to_ignore")
         raise ferry.InvalidArgument("MoE: DistributedDataParallel would make all ranks' experts those of rank 0: give "

@@ -26,9 +26,10 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     counts[e] of expert e. The result is a tensor of the same shape and dtype. With `out` [n, H], memory that combine
     reads, experts may write their result there and return `out` or None, which saves a copy. SwiGLU is such a callable,
     and each(f) makes one.
-    Without gradients it is called once where all rows have come, else once for each run of experts whose rows have all
-    come; experts of other calls have a count of 0. An expert gets its rows in one call. So the results equal those of
-    the three calls bit for bit, unless the result of an expert depends on the other experts in its call.
+    Without gradients `experts` is called once if all rows have come, or else once for each run of experts whose rows
+    have all come; the experts that are not in the run have a count of 0. Each expert gets all of its rows in one call.
+    So the results equal those of dispatch, experts and combine by hand bit for bit, unless the result of an expert
+    depends on the other experts in its call.
     An exception of `experts` is raised here, and ferry.PeerRejected on the other ranks; the exchange stays usable.
     `rows` and `out` pin a part of the window, also in the traceback of an error that is kept: rows are copied while
     2 * depth + 2 parts are pinned. `out` must not be written to after the call, as other ranks may still read it.
@@ -37,11 +38,12 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     Module that needs a gradient gets one in every backward pass: zeros where no row came to it, and on a rank that is
     not active. The parameters of other `experts` than a Module or swiglu() are not known: let the tokens or the weights
     require gradients. A Module with DTensors computes with their local tensors. overlap="batches" splits the tokens
-    into two batches. The second is sent while the experts compute the first, whose results are sent while they compute
-    the second. In backward the gradients are sent in the same way; there is no second derivative. It is for hosts with
-    FERRY_PROGRESS=thread, where sending takes about as long as the experts (docs/moe.md). On one host it is slower, as
-    products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an exchange
-    of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
+    into two batches. The second is sent while the experts compute the first, and the results of the first are sent
+    while the experts compute the second. In backward the gradients are sent in the same way; there is no second
+    derivative. Two batches are for hosts with FERRY_PROGRESS=thread, where sending takes about as long as the experts
+    (docs/moe.md). On one host they are slower, as products are smaller. All ranks give the same `overlap`, require the
+    same gradients, and give "batches" an exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts
+    the rows.
 
     active_ranks: the ranks that take part, the same list on all ranks; replicas serve the experts of the other ranks.
     The exchange has the settings("by_table") of a ferry.placement.Placement; its replica table is computed here. A rank
@@ -52,8 +54,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     scales in float32, rounded once. A wire or a combine_wire excludes gradients.
 
     Raises InvalidArgument for a layout other than "expert_major" with expert_alignment 1, the wire "int8_static" (a
-    layer has no scales), an unknown overlap, gradients with a wire, and an expert without a copy on the active ranks.
-    Raises what dispatch and combine raise.
+    layer has no scales), an unknown overlap, gradients with a wire or a combine_wire, and an expert without a copy on
+    the active ranks. Raises what dispatch and combine raise.
     """
     config = exchange.config
     _check(config)

@@ -5,9 +5,9 @@ from ferry.torch.turns import take
 
 
 class Refusing:
-    """An exception inside, SystemExit and KeyboardInterrupt too, is sent to the other ranks as a refusal, so that their
-    call is refused as well. `refuse` is Exchange.refuse_dispatch, Exchange.refuse_combine or Group.refuse_exchange, and
-    `arguments` are more of its arguments; None: no refusal is sent."""
+    """A context manager. An exception in its block, also SystemExit and KeyboardInterrupt, is sent to the other ranks
+    as a refusal, so that their call is refused as well. `refuse` is Exchange.refuse_dispatch, Exchange.refuse_combine
+    or Group.refuse_exchange, or None to send no refusal; `arguments` are its arguments after the text."""
 
     __slots__ = ("_refuse", "_arguments")
 

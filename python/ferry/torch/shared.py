@@ -8,25 +8,25 @@ import weakref
 from ferry.errors import InvalidArgument
 from ferry.views import keeping_owners
 
-_NONE, _HELD = b"\0", b"\1"  # the first byte of what a rank says of its exchange. The mark follows
+_NONE, _HELD = b"\0", b"\1"  # the first byte of a rank's message: whether the rank has the exchange
 
 # By the id of the group and the settings. A Shared holds its group, so that no other group gets that id.
 _held: "weakref.WeakValueDictionary[tuple[int, str], Shared]" = weakref.WeakValueDictionary()
 
 
 class Shared:
-    """An exchange and its group. Experts are of the ranks that own them in a view of all ranks: there the weights
-    are. `mark` is equal on the ranks that use the exchange together, and no other exchange has it."""
+    """An exchange and its group. In it each expert belongs to the rank that owns it in a view of all ranks, since that
+    rank has its weights. `mark` is equal on the ranks that use the exchange together, and no other exchange has it."""
 
     def __init__(self, group, exchange, mark):
         self.group, self.exchange, self.mark = group, exchange, mark
 
 
 def shared(group, settings, besides=None):
-    """Returns the Shared of the group with these settings, other than `besides`, if the ranks hold the same one; a rank
-    that took the place of a lost rank joins it. Otherwise all ranks make a new one: some ranks may have freed the
-    layers that held it, or not have ended its creation, as a rank died. Collective. Raises what Group.exchange raises,
-    such as ferry.Mismatch for other settings on another rank."""
+    """Returns the Shared of the group with these settings, other than `besides`, if all ranks hold the same one; a rank
+    that took the place of a lost rank joins its exchange. Otherwise all ranks make a new one: some ranks may have freed
+    the layers that held it, or may lack it because a rank died while it was made. Collective. Raises what
+    Group.exchange raises, such as ferry.Mismatch for other settings on another rank."""
     key, placed = (id(group), repr(sorted(settings.items()))), keeping_owners(group, settings)
     found = _held.get(key)
     if found is besides:

@@ -52,9 +52,9 @@ def survive(group: Any = None, timeout: timedelta | None = None) -> tuple[int, t
     among the ranks of the view: the tensors of a lost rank are not sent and have no defined contents when received,
     sums and means are those of the others, and a lost rank cannot be a root or a peer. Works in flight end first, at
     once if the group is broken, else each at its own deadline. Numbers of operations begin anew. `timeout` (None: that
-    of the group), counted from the call, bounds the meeting of the ranks and the memory of the new view. Raises Timeout
-    with the number of a rank that is alive and has not come by then. The call may be repeated after an error, and no
-    other call of the group be made before.
+    of the group), counted from the call, bounds the wait for the ranks and the making of the new view's memory. Raises
+    Timeout with the number of a rank that is alive and has not come by then. After an error other than InvalidArgument
+    the call may be repeated, and no other call of the group may be made before it has returned.
     """
     return _backend_of(group, "survive").survive(timeout)
 
@@ -66,9 +66,9 @@ def admit(ranks: Sequence[int] = (), group: Any = None, timeout: timedelta | Non
 
     `ranks`: which ones; () for all that the view lacks. Such a process calls init_process_group with its rank and a
     store that still has the keys of the group; that call returns in the view that begins. `group` and `timeout` are
-    those of survive(). Works in flight end first. Raises PeerRejected if no process came for a rank in time or it died;
-    the view goes on, and the call may be repeated. Raises PeerLost if a rank of the view, or of the new one, died: call
-    survive().
+    those of survive(). Works in flight end first. Raises PeerRejected if no process came for a rank in time, or if such
+    a process died; the view goes on, and the call may be repeated. Raises PeerLost if a rank of the view, or of the new
+    one, died: call survive().
     """
     return _backend_of(group, "admit").admit(ranks, timeout)
 

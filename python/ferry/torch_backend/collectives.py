@@ -272,7 +272,7 @@ def _inner(lists: Any) -> list[torch.Tensor]:
 
 
 class _Reduction(NamedTuple):
-    """An operation of torch: `op` of the numbers, which are multiplied by `factor` before in PREMUL_SUM."""
+    """A reduction of torch: `op` of the numbers. In PREMUL_SUM they are first multiplied by `factor`."""
 
     op: str
     factor: float | None = None

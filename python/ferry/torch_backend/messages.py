@@ -16,7 +16,7 @@ from ferry.torch_backend.work import FerryWork, Record
 if TYPE_CHECKING:
     from ferry import _core
 
-_FOR_A_CALLER = 200e-6  # seconds that the thread leaves to a caller that waits at once, and moves its message itself
+_FOR_A_CALLER = 200e-6  # seconds that the thread waits first: a caller that waits at once moves its message itself
 
 
 class MessageWork(FerryWork):
@@ -71,7 +71,7 @@ class Messenger:
     def _begin(self) -> None:
         self._pending: list[MessageWork] = []
         self._serving = False
-        self._changed = threading.Condition()  # guards both
+        self._changed = threading.Condition()  # guards _pending and _serving
         self._turn = threading.Lock()  # held in progress()
 
     def issue(self, work: MessageWork) -> MessageWork:
@@ -121,7 +121,7 @@ class Messenger:
             self._changed.wait_for(lambda: not self._serving, threads.LONGEST)
 
     def _move(self, wait: bool) -> None:
-        """Moves messages with the turn, which it gives up, and ends the works of those that have been moved."""
+        """Moves messages, and ends the works of those that have been moved. Call with the turn, which this releases."""
         error, futures = None, []
         try:
             try:
@@ -141,7 +141,8 @@ class Messenger:
                 work.fulfil_apart(future)
 
     def _serve_by_a_thread(self) -> None:
-        """Where no thread can be started, messages move in the next call that issues or waits for one."""
+        """Wakes the thread that moves messages, or starts it. Where no thread can be started, messages move in the next
+        call that issues a message or waits for one."""
         with self._changed:
             self._changed.notify_all()
             if not self._serving:

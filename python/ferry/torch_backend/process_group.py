@@ -30,8 +30,8 @@ from ferry.torch_backend.work import IN_CALLBACKS, CoalescedWork, FerryWork, Iss
 from ferry.views import end_view
 
 _NO_TIME = timedelta(0)
-_WHERE = "ferry/where"  # in the store of a group: the bytes that its ranks share, and where it admits processes
-_LOADED = secrets.token_hex(8)  # with its number it names a process, also in a container where numbers begin anew
+_WHERE = "ferry/where"  # key in the store of a group: the bytes that each rank may share, and the group's address
+_LOADED = secrets.token_hex(8)  # with the pid this names a process, also in containers, where pids begin anew
 _LOG = logging.getLogger("ferry.torch_backend")
 
 
@@ -54,8 +54,8 @@ def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
 class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
     """Collectives of dense CPU tensors, by shared memory on one host and by UCX between hosts.
 
-    Sums are in float32 (float64 in float64) over ranks in ascending order, rounded once. Errors are those of ferry,
-    which name the rank that caused them.
+    Sums are in float32 (float64 and integers in their own type) over ranks in ascending order, rounded once. Errors are
+    those of ferry, which name the rank that caused them.
     """
 
     def __init__(self, options: Any):
@@ -77,7 +77,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
                                    _gloo(store, rank, size, options.timeout))
 
     def _meet(self, settings: dict[str, Any]) -> tuple[_core.Group, int]:
-        """Makes the group of all ranks. Returns it and the bytes that they may share."""
+        """Makes the group of all ranks. Returns it and the bytes that each rank may share."""
         rank, size = self.rank(), self._num_ranks
         gather = _gather_of(self._store, rank, size, self._timeout)
         shared_bytes = min(map(int, gather(b"%d" % (_shareable_bytes() // size))))
@@ -87,7 +87,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         return group, shared_bytes
 
     def _take_place(self, settings: dict[str, Any]) -> tuple[_core.Group, int]:
-        """As _meet(), in a process that takes the place of a rank which the group has lost."""
+        """Does what _meet() does, in a process that takes the place of a rank that the group has lost."""
         self._store.wait([_WHERE], self._timeout)
         shared_bytes, address = self._store.get(_WHERE).decode().split(" ", 1)
         if not address:
@@ -296,8 +296,8 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
     getBackendName = _get_backend_name = name
 
     def abort(self) -> None:
-        """Ends the operations in flight with an error on this rank, and on other ranks with the error for a lost rank.
-        """
+        """Leaves the group. Ends the operations in flight with an error on this rank, and on other ranks with the error
+        for a lost rank."""
         self._group.interrupt()
         self._end(at_once=False)
 
@@ -348,8 +348,8 @@ def _until(by: float | None) -> float | None:
 
 
 def _shareable_bytes() -> int:
-    """The memory of this machine, of which the ranks of a group may share as much. 0 where the address space of the
-    process or the size of its files is limited, since that much is reserved of both."""
+    """Returns the bytes that all ranks of a group together may share: the size of this machine's memory, or 0 where the
+    address space of the process or the size of its files is limited, since that many bytes of both are reserved."""
     limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
     if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
         return 0
@@ -357,7 +357,7 @@ def _shareable_bytes() -> int:
 
 
 def _is_newcomer(store: dist.Store, rank: int) -> bool:
-    """Whether another process was this rank of the group before. Notes this one."""
+    """Whether another process was this rank of the group before. Stores the name of this process as the rank's."""
     key, process = f"ferry/process/{rank}", f"{_LOADED} {os.getpid()}"
     is_newcomer = store.check([key]) and store.get(key) != process.encode()
     store.set(key, process)

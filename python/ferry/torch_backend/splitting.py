@@ -30,7 +30,7 @@ class Splitting:
 
     @property
     def options(self) -> c10d.Backend.Options:
-        """A copy; torch changes it and passes it to split()."""
+        """New options with the timeout of this group; torch changes them and passes them to split()."""
         return c10d.Backend.Options("ferry", self._timeout)
 
     def split(self, store: dist.Store, ranks: list[int], opts: c10d.Backend.Options) -> Any:

@@ -57,7 +57,7 @@ class FerryWork(dist.Work):
         self._error: BaseException | None = None
         self._ended = False
         self._process = os.getpid()
-        self._issuer: Any = None  # this and the next two: set if another thread may run the operation
+        self._issuer: Any = None  # this and _ending are set if another thread may run the operation
         self._ending: threading.Condition | None = None
         self._future: torch.futures.Future | None = None
 
@@ -150,11 +150,11 @@ class FerryWork(dist.Work):
                 future.set_exception(self._error)
             else:  # Ctrl-C: torch's futures take subclasses of Exception only
                 future.set_exception(RuntimeError(f"{type(self._error).__name__} in {self.record}"))
-        finally:  # it raises where the program has completed the future itself
+        finally:  # set_result raises if the program has completed the future itself
             IN_CALLBACKS.discard(self.record)
 
     def fulfil_apart(self, future: torch.futures.Future) -> None:
-        """The same in another thread: a callback may wait for other operations, or never return."""
+        """Does what fulfil() does, in another thread: a callback may wait for other operations, or never return."""
         threads.start_or_queue(f"ferry callback of {self.record}", self.fulfil, future)
 
 
@@ -263,7 +263,8 @@ class Issuer:
         return "\n".join(f"  {record.state}: {record}" for record in list(self.latest))
 
     def _run_next(self, fulfil: Callable[[FerryWork, torch.futures.Future], None]) -> bool:
-        """Runs an operation and its callbacks, with the turn, which it gives up. False: there is none."""
+        """Runs the next operation, and then its callbacks. Call with the turn, which this releases after the operation.
+        Returns False if there is no operation."""
         try:
             if not self._queue:
                 return False

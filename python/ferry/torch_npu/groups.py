@@ -38,7 +38,8 @@ def register_group(name, group, *, group_tp="", workers=1):
     ep_world_size * tp_world_size ranks, rank ep_rank_id * tp_world_size + tp_rank_id.
     workers: threads that move rows for this rank, the caller included.
     Returns an object that unregisters the name at the end of a `with` block.
-    Raises InvalidArgument when the name is no string of 1 to 127 characters or equal to group_tp, or `group` no group.
+    Raises InvalidArgument when the name is not a string of 1 to 127 characters or equals group_tp, and when `group` is
+    not a group.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= 127:
         raise InvalidArgument(f"register_group: name is {name!r}, need a string of 1 to 127 characters")

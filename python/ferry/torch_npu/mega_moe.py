@@ -4,8 +4,8 @@
     y, expert_token_nums = mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, buffer)
 
 Names and results are those of the public wrappers of aclnnMegaMoe. Each expert has two weights, [2 I, H] and [H, I];
-weights for wrappers that take them transposed must be transposed first. Quantised weights and rows, biases, masks and
-other activations raise InvalidArgument with the name of the argument. Calls ferry.moe.
+weights for wrappers that take them transposed must be transposed first. Quantised weights and rows, biases, masks, an
+activation_clamp and other activations raise InvalidArgument with the name of the argument. Calls ferry.moe.
 """
 
 import torch
@@ -16,8 +16,8 @@ from ferry.torch.refusing import Refusing
 
 
 def refuse_unless(default, **given):
-    """Raises InvalidArgument for an argument that differs from its default, None where `default` has no value. The
-    fronts of mega kernels use it."""
+    """Raises InvalidArgument for an argument that is neither None nor its value in `default`. The fronts of mega
+    kernels use it."""
     for name, value in given.items():
         if torch.is_tensor(value) or value is not None and value != default.get(name):
             raise ferry.InvalidArgument(f"mega_moe: {name}={_brief(value)} is not supported, only "

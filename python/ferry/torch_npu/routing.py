@@ -56,8 +56,8 @@ def npu_moe_init_routing_v2(x, expert_idx, *, scale=None, offset=None, active_nu
 
     x: [N, H] of float16, bfloat16, float32, or int8 (quant_mode -1 only). expert_idx: int32 [N, K].
     active_expert_range: [first, last) of the experts whose rows are made; empty: [0, expert_num).
-    active_num: at most so many rows are made; 0 or less: all. drop_pad_mode 1: expert_capacity rows for each of
-    expert_num experts, the first ones of each, zeros where an expert has fewer.
+    active_num: at most this many rows are made; 0 or less: all. drop_pad_mode 1: expert_capacity rows for each of
+    expert_num experts, the first ones of each, zeros where an expert has fewer; active_num has no effect.
     quant_mode: -1 none, 0 static int8: x * scale + offset of the row's expert, [experts], [experts, 1] or
     [experts, H]; 1 int8 per row, with smooth scales [experts, H] or None. Experts are those in the range.
     scale with quant_mode -1: float32 [N], copied to expanded_scale.

@@ -20,20 +20,22 @@ Status check_token_rank(const Setup& setup, const char* call, std::int64_t num_t
 Status check_dispatch(const Setup& setup, const DispatchArgs& args);
 // Checks the arguments of a dispatch with a cached handle.
 Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchArgs& args);
-// For a dispatch without a cached handle: checks the top-k ids, and writes the experts of this
-// rank's tokens to an empty route. It has no slots yet.
+// For a dispatch without a cached handle, and for the dispatch of a combine without a handle:
+// checks the top-k ids, and writes the experts of this rank's tokens to an empty route. The route
+// has no slots yet.
 Status fill_route(const Setup& setup, const DispatchArgs& args, Route& route);
 
-// The arguments of a combine that can be checked without a route.
+// Checks the arguments of a combine that can be checked without a route.
 Status check_combine(const Setup& setup, const CombineArgs& args);
-// A combine with a handle, and one without (CombineArgs::dispatched).
+// Check the handle of a combine, or for a combine without one the number of dispatched tokens
+// (CombineArgs::dispatched).
 Status check_combine_handle(const Setup& setup, const ActiveSet& active, const CombineArgs& args);
 Status check_dispatched(const Setup& setup, const CombineArgs& args);
 // Checks the weights, special experts and results of a combine.
 Status check_combine_routed(const Setup& setup, const CombineArgs& args, const Route& route);
 
-// Addresses in this rank's window: rows that the caller gives must not lie in a released buffer,
-// and results must not lie in the window at all.
+// Check addresses in this rank's window: rows that the caller gives must not lie in a released
+// buffer, and CombineArgs::out must not lie in the window at all.
 Status check_window(const Pool& pool, int rank, const DispatchArgs& args);
 Status check_window(const Pool& pool, int rank, const CombineArgs& args, const Route& route);
 

@@ -73,8 +73,9 @@ Status check_special(const Setup& setup, const CombineArgs& args, const Route& r
   return {};
 }
 
-// A result must not overlap an input. An exception is an input of the same shape: the result may
-// lie in exactly the same memory and replace it.
+// Checks that out and norm.y do not overlap each other, the rows, or a bias, shared output or
+// residual; and that out does not overlap topk_weights. Exception: out, if it is dense, or norm.y
+// may replace a bias, the shared output or the residual in exactly the same memory.
 Status check_out(const Setup& setup, const CombineArgs& args, const Route& route) {
   const Rows& rows = args.expert_rows;
   const std::size_t out_row = rows.hidden * element_bytes(args.out_dtype);

@@ -75,7 +75,7 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
   const std::int32_t num_ids = setup.num_ids(), end = num_ids + setup.config.special.total();
   const std::int64_t first = token * route.top_k;
   const int top_k = route.top_k;
-  // The call names no ranks, so the caller did not choose that the view lacks some.
+  // Whether the view lacks ranks, and the caller has not accepted that by naming active ranks.
   const bool needs_all = !active.all() && args.active_ranks.empty();
   bool takes_part = false;
   for (int k = 0; k < top_k; ++k) {

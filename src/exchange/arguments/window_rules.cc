@@ -6,7 +6,7 @@ namespace ferry::internal {
 
 namespace {
 
-// True if the rows lie in the window, but not in a buffer that a view keeps alive.
+// True if the rows overlap the window, but do not lie in a buffer that a view keeps alive.
 bool released(const Pool& pool, const Rows& rows) noexcept {
   if (rows.num_rows == 0) return false;
   const Pool::Found found = pool.find(rows.data, extent_of(rows));

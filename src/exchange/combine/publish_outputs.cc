@@ -61,9 +61,10 @@ struct Staged {
   bool rows, weights;
 };
 
-// Copies outputs into a free buffer. There is always one (docs/protocol.md), as a combine must not
-// wait before it is announced. Rows are encoded in combine_wire if that is smaller and they are
-// sent as they are; with tensor parallelism they are first added to those of other ranks.
+// Copies outputs into a free buffer. There is always one (docs/protocol.md): a combine must not
+// wait for one before it is announced. Rows are encoded in combine_wire if that makes them smaller.
+// With tensor parallelism they are not, since they are added to those of other ranks before they
+// are encoded.
 Status stage(const CombineCall& call, Staged staged, Record& mine) {
   Pool& pool = *call.exchange.pool;
   const WindowLayout& layout = call.setup.layout;
@@ -111,7 +112,8 @@ Status publish_outputs(const CombineCall& call) {
   mine.num_rows = static_cast<std::int32_t>(args.expert_rows.num_rows);
   mine.published = {
       .rows_offset = 0, .pitch_bytes = pitch_of(args.expert_rows), .weights_offset = 0};
-  // If `data` lies in a pinned buffer, marks the buffer as published and returns true.
+  // If `data` lies in a pinned buffer and may be read there, marks the buffer as published and
+  // returns true.
   const auto in_place = [&](const void* data, std::size_t bytes, auto& offset) {
     const std::optional<int> buffer = args.in_place ? pool.find(data, bytes).buffer : std::nullopt;
     if (!buffer) return false;

@@ -27,9 +27,9 @@ bool PublishedOutputs::find_more() {
   return more;
 }
 
-// Whether `rank` makes this rank's call. No record was examined yet, and only then do the rows of
-// `rank` lie where the route says. A rank whose row weights are missing does not count, since this
-// rank reads them.
+// Whether `rank` makes the same call as this rank, so that its rows lie where the route says. The
+// records have not been examined yet. If row weights are to return, a rank that gives none does not
+// make the same call.
 bool PublishedOutputs::makes_this_call(int rank) const noexcept {
   const Agreed weights = call_.exchange.record(rank, call_.number()).terms.weights;
   return call_.exchange.protocol.agrees_with_me(call_.issued, rank) &&
@@ -43,7 +43,8 @@ PublishedRows PublishedOutputs::of_rank(int rank) const {
   FERRY_CHECK(rows.rows_offset, >=, 0);
   FERRY_CHECK(rows.weights_offset, >=, 0);
   const WindowView& view = call_.exchange.view;
-  // A rank without a window has no rows: the address says that it has published, and is not read.
+  // A rank without a window has no rows: the address only says that the rank has published, and is
+  // not read.
   const std::byte* window = view.has_window(rank) ? view.window(rank) : view.segment->data();
   return {window + rows.rows_offset, rows.pitch_bytes,
           reinterpret_cast<const float*>(window + rows.weights_offset), theirs.encoded};

@@ -22,8 +22,9 @@ void RowWeights::write_token(std::int64_t token) const {
   }
 }
 
-// Adds the weights of the ranks in ascending order. If tokens are summed by subtree, the ranks of
-// this rank's own group of the outermost level are added up first, and their sum counts as one.
+// Adds the weights of the ranks in the order of members. If tokens are summed by subtree, the
+// weights of each subtree are added up first; the subtrees in this rank's own group of the
+// outermost level count as one.
 void RowWeights::add_ranks(std::int64_t token, const Scalars& of_entry, float* out) const {
   const Route& route = *call_.route;
   const std::int64_t first = token * route.num_entries;

@@ -57,8 +57,8 @@ void TokenSum::collect(std::int64_t token, const Job& job) const {
     if (matrix)
       job.sum.add(static_cast<const std::byte*>(matrix) + token * out_row, args.out_dtype);
   };
-  // With a residual norm the sum stays in float32. The biases are then its first summands;
-  // otherwise reduce() adds them to the rounded sum.
+  // The biases come first in any case. Summands::reduce() takes biases of the type of its result.
+  // With a residual norm the result is float32 and the biases are not, so they are summands here.
   for (int i = 0; args.norm.residual && i < 2; ++i) add_row_of(args.bias[i]);
   const bool by_subtree = job.rows && call_.exchange.ways.by_subtree();
   if (job.rows) find_rows(token, *job.rows);

@@ -1,7 +1,8 @@
-// TokenSum: computes the result of one token of a combine. Its summands are, in the order of
-// docs/numerics.md: routed rows, copies and constants by k, rows of shared experts, the caller's
-// shared output, the residual; with a residual the biases come before all of them. Rows of this
-// node are read where they lie. Sums of other nodes must be here before.
+// TokenSum: computes the results of tokens of a combine. The summands of a token are, in the order
+// of docs/numerics.md: the biases, routed rows, copies and constants by k, rows of shared experts
+// (kRankMajor: all rows by member, then copies and constants by k), the caller's shared output, the
+// residual. Rows of this node are read where they lie. Sums of other nodes must have arrived
+// before.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Part of RowSender: sends this rank's rows to other nodes. All workers encode each row once and
-// pack it for each mate, with the slots that it fills there (RowSplitter). The mate stores the row
+// Part of RowSender: sends this rank's rows to other nodes. The workers encode each row and pack it
+// for each mate, with the slots that it fills there (RowSplitter). The mate stores the row
 // (stored_rows.cc) and passes it on. This runs before the rows of this node are written, so that
 // the network works meanwhile.
 #include <algorithm>

@@ -63,8 +63,8 @@ void Dispatch::fill(Received& received) const {
   received.pin = pin_;
 }
 
-// Copies the result to memory of its own, so that its buffer is free again. Used when too many
-// views are alive.
+// Copies the received rows, their metadata and scales to memory outside the window, so that the
+// receive buffer is free again. Used when too many views are alive.
 void Dispatch::copy_out(Received& received) const {
   const WindowLayout& layout = setup_.layout;
   const std::int64_t stride = received.scales.section_stride;

@@ -97,7 +97,7 @@ void list_by_member(const WindowLayout& layout, const Route& route, const float*
   }
 }
 
-// Writes the metadata of `rows`, which `member` sends, side by side from `source` and `weight` on.
+// Writes the metadata of `rows`, which `member` sends, without gaps to `source` and `weight`.
 void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t num_entries,
               std::int32_t* source, float* weight) {
   for (const ListedRow& row : rows) {

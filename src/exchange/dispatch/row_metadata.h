@@ -1,5 +1,5 @@
 // Metadata of rows: the source, weight and ids that a receiver gets with each row. Each source
-// lists the metadata of its rows in its own memory, beside its counts. Each receiver of the same
+// writes the metadata of its rows to a row list in the segment of its node. Each receiver of that
 // node copies its part from there (docs/decisions/row_metadata.md). Messages between nodes have the
 // metadata with each row (internode/stored_rows.cc).
 #pragma once

@@ -85,7 +85,7 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
     for (int tp_rank = 0; ref.sent() && tp_rank < active.tp_size; ++tp_rank) {
       const int index = active.index(ref.member, tp_rank);
       std::byte* data = posted_[index];
-      if (data == nullptr) continue;  // cross_rows.cc
+      if (data == nullptr) continue;  // at another node (cross_rows.cc)
       const std::int64_t row = setup_.row_at(route_, entry, tp_rank);
       to[num_rows] = {index, row};
       rows[num_rows++] = data + layout_.rows() + row * row_bytes;
@@ -141,8 +141,8 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
   return {scales.data + row * scales.num_channels, scales.num_channels > 1};
 }
 
-// Marks the gap rows of this rank's buffer: source -1, weight 0, and with zero_gaps the rows are
-// zero. The padding of the padded layout is written with zero_gaps only.
+// Marks the gap rows of this rank's buffer: source -1, weight 0, and with zero_gaps zeros in the
+// rows and scales. The padding of the padded layout is written with zero_gaps only.
 void RowSender::clear_gaps(int mine) const {
   const bool padded = setup_.config.layout == Layout::kPadded;
   if (setup_.rank_major() || (padded && !setup_.config.zero_gaps) ||

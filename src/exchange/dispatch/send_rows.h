@@ -1,5 +1,6 @@
-// RowSender: sends the rows of one dispatch. It encodes each row once and writes it to its final
-// slots, with its scales. It is made in the send half when all slots are known.
+// RowSender: sends the rows of one dispatch. It encodes each row, once for this node and once for
+// all other nodes, and writes it to its final slots, with its scales. A RowSender is made in the
+// send half when all slots are known.
 //   send_rows.cc             rows of this node, gaps
 //   cross_rows.cc            rows for other nodes, packed for each mate
 #pragma once
@@ -27,11 +28,11 @@ class RowSender {
   RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
             const DispatchArgs& args, std::int64_t now_ns);
 
-  // `buffer`: this rank's receive buffer. The metadata of the rows that it gets from this node is
-  // written there, and its gaps are cleared.
+  // `buffer`: this rank's receive buffer. The metadata of the rows that this rank gets from its
+  // node is written there, and the gaps are cleared.
   Status send(int buffer);
 
-  // The kind of stores for rows of this node.
+  // The kind of stores for the rows, also at other nodes (RowUnit::kStreaming).
   Stores stores() const noexcept { return stores_; }
   bool tries_stores() const noexcept { return exchange_.stores.trying(bytes_of_all()); }
 
@@ -73,7 +74,7 @@ class RowSender {
   const Route& route_;
   const DispatchArgs& args_;
   Stores stores_;
-  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: at another node
+  std::vector<std::byte*> posted_;     // [active ranks] receive buffers of this node; null: none
   std::vector<Scales> scale_strides_;  // [members] where scales lie in a receive buffer
 };
 

@@ -117,7 +117,7 @@ void ControlMirror::send_departure() {
   links_.group().move_messages();
 }
 
-// One rank in each node that the table, of fewer ranks, does not reach.
+// One rank in each node that `table`, which may be that of fewer ranks, does not reach.
 std::vector<ForwardingTable::Mate> ControlMirror::mates_elsewhere(
     const ForwardingTable& table) const {
   const Topology& topology = links_.topology();

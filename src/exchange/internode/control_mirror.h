@@ -1,7 +1,8 @@
 // ControlMirror: the control messages of one way. It sends this rank's record, counts and flags to
-// its mates, and writes those of the ranks that it serves into the window of this node, as if those
-// ranks had written them. The second way has only the flag that says that rows are there. It sends
-// on the thread of the exchange's caller, and writes where the group makes progress.
+// its mates, and writes those of the ranks that it serves into the segment of this node, as if
+// those ranks had written them. The mirror of the second way sends and writes only the flag that
+// says that rows are there. A mirror sends on the thread of the exchange's caller, and writes where
+// the group makes progress.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ class ControlMirror {
   // Sends this rank's flags to the mates. The first message of operation `number` also has the
   // record, and the counts if the operation has any.
   void send(std::uint64_t number);
-  // Over the second way: the rows that this rank sent in operation `number` have been delivered.
+  // On the second way: sends that this rank has delivered its rows of operation `number`.
   void send_delivered(std::uint64_t number);
   // Sends this rank's read_through to the ranks of the last operation and to those that will take
   // part. It does not send progress, since messages by the table in use may still be in flight.
@@ -29,19 +30,19 @@ class ControlMirror {
   ForwardingTable send_read(const std::vector<bool>& taking_part, bool all);
   // The table of an operation of these ranks. Connects to its mates.
   ForwardingTable table_of(const std::vector<bool>& taking_part, bool all);
-  // The next record is the first that this rank sends in its view.
+  // Call when a view begins: forgets for which operation the last record was sent.
   void begin_view() noexcept { sent_.store(0, std::memory_order_relaxed); }
   // Sends to all nodes with which this rank may have communicated that it destroys its exchange.
   void send_departure();
 
-  // Writes a message about rank `source` to the window of this node.
+  // Writes a message about rank `source` to the segment of this node.
   void write(int source, std::uint64_t number, const RecordMessage& message);
   void write(int source, std::uint64_t number, const RankFlags& flags);
 
-  // The mates of which rows may still arrive although no awaited flag shows it.
+  // The mates from which rows may still arrive although no awaited flag shows it.
   std::vector<int> expected() const;
-  // True if no more messages pass through this rank: at every level, all ranks that send them, or
-  // all ranks of this node that read them, have destroyed their exchange or are gone.
+  // True if no more messages pass through this rank: at every level, all served ranks outside this
+  // rank's group, or all other ranks inside the group, have destroyed their exchange or are gone.
   bool ended() const;
 
  private:

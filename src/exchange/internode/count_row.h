@@ -15,7 +15,7 @@ namespace ferry::internal {
 void append_counts(std::span<const std::int32_t> row, std::vector<std::byte>& out);
 // True when the bytes are a row of `size` counts.
 bool are_counts(std::span<const std::byte> bytes, std::size_t size) noexcept;
-// `bytes` are a row of so many counts.
+// Reads a row of row.size() counts. `bytes` must be such a row (are_counts).
 void read_counts(std::span<const std::byte> bytes, std::span<std::int32_t> row) noexcept;
 
 }  // namespace ferry::internal

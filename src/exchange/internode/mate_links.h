@@ -1,5 +1,5 @@
 // MateLinks: the sending side of one way: the ranks that it reaches (ForwardingTable), the heads of
-// its messages, and counts of the sent bytes. Any thread may call it.
+// its messages, and counts of the sent bytes. Any thread may call it, except for table() and use().
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class MateLinks {
   MateLinks(GroupState& group, const WindowView& view, Algorithm algorithm, bool second_way);
 
   // The table by which this rank sends its own messages: that of the last operation in which it
-  // took part. Only for the thread of the exchange's caller.
+  // took part. Both functions are only for the thread of the exchange's caller.
   const ForwardingTable& table() const noexcept { return table_; }
   void use(ForwardingTable table) { table_ = std::move(table); }
   // The table of all ranks, by which this rank passes messages on.

@@ -9,7 +9,7 @@ namespace ferry::internal {
 
 namespace {
 
-// Units begin at multiples of this.
+// Row units, the rows in them, and replies to sum units begin at multiples of this.
 constexpr std::size_t kUnitAlign = 16;
 
 constexpr std::size_t kFlagsBytes = 3 * sizeof(std::uint64_t) + sizeof(Code);

@@ -1,7 +1,6 @@
 // Message layout: the bytes of the messages that an exchange sends between nodes. Each part has one
-// writer and one reader here, and no other code knows the offsets of its fields. A reader takes
-// bytes of any source, checks them against the sizes of this exchange, and refuses those that do
-// not fit.
+// writer and one reader here, and no other code knows the offsets of its fields. A reader takes any
+// bytes, checks them against the sizes of this exchange, and refuses those that do not fit.
 //   record   RankFlags | Record | count row         rows   a RowUnit for each row
 //   flags    RankFlags                              request  SumFormat | a SumUnit for each token
 // ReplyLayout has the layout of the sums that reply to a request; they have the order of the
@@ -50,17 +49,17 @@ struct Destination {
   std::array<std::int32_t, kMaxTopK> ids = {};
 };
 
-// A row of a dispatch, with all its destinations in one subtree.
+// A row of a dispatch with its destinations: in a message, all those in one subtree.
 struct RowUnit {
   enum : std::int32_t {
-    kStreaming = 1,   // all rows of the dispatch together do not fit the caches
+    kStreaming = 1,   // the mate stores the row with streaming stores
     kEverywhere = 2,  // sent to every node, needed or not (kAllgather)
   };
   static constexpr int kMostDestinations = kMaxEntries * kMaxTpSize;
 
   std::int32_t flags = 0;
   int num_destinations = 0;
-  std::span<const std::byte> destinations = {};  // written
+  std::span<const std::byte> destinations = {};  // of append_destination()
   std::span<const std::byte> row = {}, scales = {};
 };
 void append_destination(const WindowLayout& layout, const Destination& destination,
@@ -84,7 +83,7 @@ struct SumFormat {
   Partials partials = Partials::kNone;
   bool weighted = false;
   int tp_size = 1;
-  int scalars = 0;  // floats of each row to send along
+  int scalars = 0;  // floats of each row that return with the sums
 };
 void append_format(const SumFormat& format, std::vector<std::byte>& out);
 // `most_row_bytes`: the limit for an output row of this exchange.
@@ -100,11 +99,12 @@ struct Summand {
   std::array<Place, kMaxTpSize> places = {};
 };
 
-// The rows of one token in one subtree. The reply has one sum of them, or all rows (kExact).
+// The summands of one token: in a message, all those in one subtree. The reply has one sum of them,
+// or all rows (kExact).
 struct SumUnit {
   int tp_size = 1;
   int num_summands = 0;
-  std::span<const std::byte> terms = {};  // written
+  std::span<const std::byte> terms = {};  // of append_summand()
 
   Summand operator[](std::int64_t index) const;
   // The rank of the first place of a summand.

@@ -23,9 +23,10 @@ class RequestedSums {
 
   // The subtrees of a unit's summands: summand i is item i.
   Subtrees subtrees_of(const SumUnit& unit) const;
-  // Adds requests for a unit to each of its subtrees, which get the next numbers.
+  // Adds a request to each subtree of a unit. The subtrees get the next numbers.
   void add(const SumUnit& unit);
-  // Sends the requests to every mate, also to mates from which nothing is requested.
+  // Sends the requests to every mate further in than `level`, also to mates from which nothing is
+  // requested.
   void send(SumServer& server, std::uint64_t number, int source);
 
   std::size_t num_subtrees() const noexcept { return replies_.size(); }

@@ -31,7 +31,7 @@ bool RowRelay::pass_waiting() {
   return moved;
 }
 
-// Returns the bytes of the body that were sent.
+// Returns how many bytes of the body are done with: sent, or dropped because they are not valid.
 std::size_t RowRelay::pass(const MessageHead& head, std::span<const std::byte> body) {
   if (head.kind == kRows) return pass_rows(head, body);
   for (const ForwardingTable::Mate& mate : links_.everybody().mates) {

@@ -1,7 +1,7 @@
-// RowRelay: passes on messages of the ranks that this rank serves to nodes further in, and reports
-// room for messages to callers that wait for it. Messages of a rank are passed on in the order in
-// which they came, when there is room. It is called where the group makes progress; want_room() and
-// room() are for the thread of the exchange's caller.
+// RowRelay: passes messages of served ranks on to nodes further in, and reports room for messages
+// to a caller that waits for it. Messages of a rank are passed on in the order in which they came,
+// when there is room. It is called where the group makes progress; want_room() and room() are for
+// the thread of the exchange's caller.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,8 @@ class RowRelay {
     wanted_.store({0, 0}, std::memory_order_relaxed);
   }
 
-  // [ranks] Flags for which a rank waits.
+  // [ranks] Flags for which a rank waits: each rises when there is the room that want_room() asked
+  // for.
   const std::atomic<std::uint64_t>* room() const noexcept { return room_.data(); }
   // Returns the value that room()[peer] will reach when there is room for this many messages. Only
   // one peer at a time.

@@ -17,7 +17,7 @@ void store_metadata(const WindowLayout& layout, std::byte* buffer, const Destina
   std::memcpy(buffer + layout.topk_ids() + to.row * ids, to.ids.data(), ids);
 }
 
-// Skips destinations on other nodes, which get the row by RowRelay. False: the unit is not one of
+// Skips destinations on other nodes, which get the row by RowRelay. False: the unit does not fit
 // this exchange.
 bool store_unit(const WindowView& view, std::uint64_t number, const RowUnit& unit) {
   const WindowLayout& layout = *view.layout;

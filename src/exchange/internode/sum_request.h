@@ -25,11 +25,13 @@ class SumRequest {
   // level at which it crossed.
   SumRequest(SumServer& server, int requester, const MessageHead& head, const SumFormat& format);
 
-  // Reads the units of the request. A request that this rank cannot fulfil gets an empty reply.
+  // Reads the units of the request. A request that this rank cannot fulfil gets no reply, and
+  // counts as served.
   void read(std::span<const std::byte> units);
   // Requests from the mates further in their part of the sums. Call once, after read().
   void pass_on();
-  // Sends the sums that can be sent now. True if all were sent.
+  // Sends the sums that can be sent now. True if the request is done: all sums were sent, or none
+  // will be (Ready::kNever).
   bool serve();
   std::uint64_t number() const noexcept { return head_.number; }
   // Appends the mates whose replies are missing, if only replies are missing.
@@ -63,7 +65,7 @@ class SumRequest {
   std::size_t at_ = 0;          // bytes of units_ that are served
   std::size_t subtree_ = 0;     // index in asked_ for the next unit
   std::vector<int> ranks_;      // the ranks of the requested rows
-  std::vector<RowSum> sums_;    // [workers] made with the first unit, like out_
+  std::vector<RowSum> sums_;    // [workers] made like out_, before the first reply
   std::vector<Reply> replies_;  // the next replies to write
   std::optional<MessageStream> out_;
 };

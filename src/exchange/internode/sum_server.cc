@@ -6,7 +6,8 @@
 
 namespace ferry::internal {
 
-// A rank's request is queued after its earlier ones; a request of an earlier combine is dropped.
+// A rank's request is queued after its earlier ones. It is dropped unless its combine is later than
+// that of the last request.
 void SumServer::take(int from, const MessageHead& head, const SumRequestMessage& ask) {
   const ForwardingTable& table = links_.everybody();
   const int level = table.mates[table.next_hop[head.source]].level;

@@ -39,21 +39,23 @@ class SumServer {
   void take(int from, const MessageHead& head, const SumReply& reply);
   // Call when `source` requests nothing more.
   void end(int source);
-  // Sends the sums that can be made now. True if the last sum of a request was sent.
+  // Sends the sums that can be made now. True if a request is done (SumRequest::serve).
   bool serve();
   // Drops all requests of other ranks.
   void drop() noexcept {
     to_pass_on_.clear();
     requests_.clear();
   }
-  // A view has begun, and `last` is the last operation before it. No rank waits for sums, and the
-  // replies to requests of this rank are dropped. Another process may have taken the place of a
-  // rank, and its operations have numbers that the lost one may have used.
+  // Call when a view has begun; `last` is the last operation before it. Drops the replies to
+  // requests of this rank, and sets the flags below to `last`, as no rank waits for sums then. A
+  // flag may fall: a process that has taken the place of a lost rank uses operation numbers that
+  // the lost rank may have used.
   void begin_view(std::uint64_t last);
   // The mates whose replies this rank needs for sums for which others wait.
   std::vector<int> awaited() const;
 
-  // [ranks] Flags for which a rank waits.
+  // [ranks] Flags for which a rank waits: the last combine of which a mate has sent this rank all
+  // sums; the last combine of which this rank has sent a served rank all sums.
   const std::atomic<std::uint64_t>* summed() noexcept { return inbox_.summed().data(); }
   const std::atomic<std::uint64_t>* served() const noexcept { return served_.data(); }
 
@@ -65,8 +67,8 @@ class SumServer {
   RowFormat row_format(const SumFormat& format) const noexcept;
   ReplyLayout reply_layout(const RowFormat& format, int scalars) const noexcept;
 
-  // Requests the sums of combine `number` for rank `source`, which will have `bytes`. If `bytes` is
-  // 0, it returns null, and the mate gets an empty request.
+  // Sends `mate` the request `body` for sums of combine `number`, on behalf of rank `source`. The
+  // reply will have `bytes`. If `bytes` is 0, there is no reply, and null is returned.
   struct Ask {
     std::uint64_t number;
     int source;
@@ -85,8 +87,8 @@ class SumServer {
   ExchangeConfig config_;  // a copy: a way may outlive its exchange
   std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
   // The requests of each served rank. The key is the outermost level at which its groups and this
-  // rank's differ, then the rank. So sums for the ranks furthest out are made first, as they have
-  // the most hops before them.
+  // rank's differ, then the rank. So sums for the ranks furthest out are made first, since their
+  // replies have the most hops to go.
   std::map<std::pair<int, int>, std::list<SumRequest>> requests_;
   std::vector<SumRequest*> to_pass_on_;             // read since the last serve()
   std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine whose sums were sent

@@ -31,7 +31,7 @@ class SumsInbox {
  public:
   explicit SumsInbox(int num_ranks) : summed_(num_ranks) {}
 
-  // Valid until forget().
+  // Returns memory for `bytes` from `mate`. It is valid until forget() or begin_view().
   const IncomingSums& expect(std::uint64_t number, int source, int mate, std::size_t bytes);
   void forget(std::uint64_t number, int source);
   void begin_view(std::uint64_t last);  // SumServer::begin_view
@@ -45,7 +45,7 @@ class SumsInbox {
  private:
   mutable std::mutex mutex_;  // for the next two members; sums are read without it
   std::list<IncomingSums> expected_;
-  std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
+  std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // for reuse
   std::vector<std::atomic<std::uint64_t>> summed_;
 };
 

@@ -25,7 +25,7 @@ std::span<const std::int32_t* const> find_count_rows(ExchangeParts& exchange, st
   return rows;
 }
 
-// The ranks of this node, in the order of the active ranks.
+// The active ranks of this node, in the order of the active set.
 std::vector<int> active_here(const ExchangeParts& exchange, const ActiveSet& active) {
   std::vector<int> ranks;
   for (const int rank : active.ranks) {

@@ -54,16 +54,16 @@ void Protocol::conclude(const Issued& issued) {
   read_through_ = through;
   raise(mine.read_through, through);
   group_.ring();
-  // After the last dispatch no message is sent: the message of this rank's next operation brings
-  // read_through. No rank waits for it earlier, except for a short time when the next operation
-  // leaves this rank out (let_last_set_finish).
+  // After a dispatch that is this rank's last operation so far, no message is sent: the message of
+  // the next operation brings read_through. No rank waits for read_through earlier, except for a
+  // short time when the next operation leaves this rank out (let_last_set_finish).
   const bool sent_later =
       takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
   if (!sent_later) ways_.send_read_through(number);
 }
 
-// Ends a call: waits until the messages that others wait for have been sent, since this rank may
-// not call ferry again for a while. A rank that is left out waits for no rank, so it only calls
+// Ends a call: waits until the messages that others wait for have been sent, since it may be long
+// until this rank calls ferry again. A rank that is left out waits for no rank, so it only calls
 // progress().
 Status Protocol::leave(const Issued& issued, const Status& status) {
   if (ways_.none() || !status.group_usable()) return status;

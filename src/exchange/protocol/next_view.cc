@@ -1,6 +1,6 @@
 // Part of Protocol: how the exchange goes on in the next view of its group. The ranks have stopped
-// in different operations. Each writes down how far it has come; then all go on from the same
-// number, which is as large as the largest of them, as if all operations up to it were finished.
+// in different operations. Each rank writes the number of its last operation (prepare). Then all
+// ranks go on from the largest of these numbers, as if all operations up to it were finished.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,8 +14,9 @@ namespace ferry::internal {
 
 namespace {
 
-// Throws unless each of the members with a shared expert gets the rows of the one that it has: its
-// number follows from its place among these members.
+// Throws unless each member that has a shared expert gets the rows of that expert. The number of
+// the expert whose rows a member gets follows from its place among the members with a shared
+// expert.
 void check_shared_experts(const SharedExperts& shared, const std::vector<int>& members) {
   if (shared.num_experts == 0) return;
   std::vector<int> holders;
@@ -77,7 +78,8 @@ void Protocol::renew(const View& view) noexcept {
   raise(mine.read_through, issued_);
   for (const int rank : view.members) {
     if (view_.here(rank)) continue;
-    // Its own flags are these; the ranks of this node do not wait for a message that says so.
+    // That rank raises its own flags to the same values, so ranks of this node need no message
+    // about them.
     ControlFlags& theirs = view_.control(rank);
     raise_to(theirs.progress, progress_of(issued_, Stage::kDelivered));
     raise_to(theirs.second_way, progress_of(issued_, Stage::kDelivered));
@@ -86,14 +88,14 @@ void Protocol::renew(const View& view) noexcept {
   ways_.begin_view(issued_);
 }
 
-// Finds the number of the last operation and the ranks of a call that names none. An error is the
-// same on all ranks of the view.
+// Finds the number of the last operation and the ranks of a call that names none. If there is an
+// error, every rank of the view gets one, with the same code.
 Status Protocol::take_members(const View& view) {
   std::vector<int> lacking;
   for (const int rank : view.members) {
     const ControlFlags::Prepared& theirs = view_.control(rank).prepared[view.number % 2];
-    // Relaxed: their seats in the view are known, or they have made the exchange in it. Partner:
-    // prepare().
+    // Relaxed: the seats of the members are known, or the members have made the exchange in this
+    // view. Partner: prepare().
     if (theirs.view.load(std::memory_order_relaxed) != view.number) lacking.push_back(rank);
     issued_ = std::max(issued_, theirs.number.load(std::memory_order_relaxed));
   }

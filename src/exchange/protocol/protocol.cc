@@ -93,12 +93,12 @@ Status Protocol::choose_active(std::span<const int> named) {
   if (!active_->contains_me()) return {};
   if (changed) {
     // The messages go by the table of the new set: a rank that passed messages on in the last set
-    // may not take part any more.
+    // may be left out now.
     ForwardingTable next = ways_.send_set(*active_);
     Status finished = let_last_set_finish(ways_.none() ? nullptr : &next.last_hop);
     if (!finished.ok()) return finished;
     ways_.use(std::move(next));
-    // Relaxed: sent with the progress of this operation. Partner: lapped().
+    // Relaxed: the next raise of progress publishes it. Partner: lapped().
     view_.control(setup_.rank).set_since.store(issued_, std::memory_order_relaxed);
   }
   FERRY_CHECK(last_.number, <, issued_);
@@ -121,13 +121,13 @@ std::shared_ptr<const ActiveSet> Protocol::find_set(std::span<const int> chosen)
                           *lost, view.number, fmt::join(view.members, ", ")));
 }
 
-// The operation before this one had other ranks, or this rank took no part in it.
+// Whether the operation before this one had other ranks, or took place without this rank.
 bool Protocol::set_changes() const noexcept {
   return active_ != last_.set || last_.number + 1 < issued_;
 }
 
-// The caller named ranks that are no valid set. Any rank may wait for this one, so the refusal is
-// sent to all ranks, and this rank waits for none.
+// The caller named ranks that are no valid set. Any rank of the view may wait for this rank, so the
+// refusal is for all of them, and this rank waits for none.
 Status Protocol::refuse_to_everybody() {
   set_known_ = false;
   active_ = of_view_.ranks;
@@ -210,7 +210,8 @@ Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t 
           .only = &issued.active->waited};
 }
 
-// A wait for flags of all ranks. A rank of this node writes the flags of ranks of other nodes here.
+// A wait for flags of the active ranks. For a rank of another node, a rank of this node writes them
+// into the segment of this node.
 Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
                                std::uint64_t value) noexcept {
   Await await = awaiting(issued, phase, value);
@@ -254,11 +255,11 @@ Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) 
 }
 
 // Waits at a change of the active ranks until the ranks of the last set have finished its last
-// operation. Two things need it. First, a rank that only the last set has may still read this
-// rank's records and rows, and later waits do not include it. Second, between nodes flags of the
-// new set may take another path than rows of the last set, and overtake them. Ranks in both sets
-// have the whole deadline. A rank that is left out may be left out because it hangs, so it has only
-// a short time; when it goes on, it finds that it was lapped (lapped).
+// operation. There are two reasons. First, a rank that is only in the last set may still read this
+// rank's records and rows, and later waits do not include that rank. Second, between nodes flags of
+// the new set may take another path than rows of the last set, and overtake them. Ranks in both
+// sets have the whole deadline. A rank that is left out has only a short time, since it may be left
+// out because it hangs; when it goes on, it finds that it was lapped (lapped()).
 Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   const Issued last{.number = issued_, .active = last_.set};
   std::vector<bool> in_both = last_.set->waited;
@@ -288,7 +289,8 @@ std::chrono::nanoseconds Protocol::longest_wait_for_absent() const noexcept {
 
 std::uint64_t Protocol::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
-  // Ranks of earlier sets that read this rank's rows have finished (let_last_set_finish).
+  // Ranks of earlier sets have finished reading this rank's rows, or were left behind
+  // (let_last_set_finish).
   for (const int peer : last_.set->ranks) {
     // Acquire: their reads come before this rank's writes. Partner: conclude().
     if (peer != setup_.rank)
@@ -297,13 +299,13 @@ std::uint64_t Protocol::min_read_through() const noexcept {
   return least;
 }
 
-// True if a rank of the operation went on without this one: it has taken part in a later operation
-// with other ranks. It does so only when this rank has finished the operation, or when it did not
-// wait for this rank any longer (let_last_set_finish).
+// True if another rank of the operation went on to a later operation with other ranks. A rank does
+// so only when this rank has finished the operation, or when its wait for this rank has timed out
+// (let_last_set_finish).
 bool Protocol::lapped(const Issued& issued) const noexcept {
   return std::ranges::any_of(issued.active->ranks, [&](int peer) {
-    // Acquire: no stronger order than this can put the load after this rank's reads of rows.
-    // Partner: choose_active().
+    // Acquire: no order of a load, however strong, puts it behind this rank's earlier reads of
+    // rows. Partner: choose_active().
     return view_.control(peer).set_since.load(std::memory_order_acquire) > issued.number;
   });
 }

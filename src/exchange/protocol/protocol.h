@@ -3,7 +3,7 @@
 // operations between their halves. It does not touch rows. docs/protocol.md has the proofs.
 //   protocol.cc   numbers, flags, waits     verdict.cc  the outcome that follows from all records
 //   in_flight.cc  operations between their halves, and at their end
-//   next_view.cc  how the exchange goes on when the group has lost ranks
+//   next_view.cc  how the exchange goes on in the next view of its group
 #pragma once
 
 #include <chrono>
@@ -27,17 +27,18 @@
 
 namespace ferry::internal {
 
-// An operation that has its number.
+// An operation that has a number, with its ranks and its deadline.
 struct Issued {
   std::uint64_t number = 0;
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
   std::chrono::nanoseconds deadline{0};  // for each of its calls
-  // False: the ranks that the caller named are not a valid set. `active` then has all ranks.
+  // False: the ranks that the caller named are not a valid set. `active` then has all ranks of the
+  // view.
   bool set_known = true;
 };
 
-// Options of a wait for progress. The members are those of Await.
+// Options of a wait for progress. The fields are those of Await.
 struct AwaitOptions {
   std::vector<std::int64_t>* wait_ns = nullptr;
   const std::vector<bool>* only = nullptr;
@@ -67,8 +68,9 @@ class InFlight {
 class Protocol {
  public:
   Protocol(GroupState& group, const Setup& setup, const WindowView& view, const Ways& ways);
-  // Call at the end of the exchange. From then on, waits of peers for this rank pass, and find that
-  // its record is missing. In a broken group nothing is written: waits end by themselves there.
+  // Call at the end of the exchange. From then on, waits of peers for this rank pass, and the peers
+  // find that its record is missing. In a broken group, where waits end by themselves, nothing is
+  // written before the next view begins.
   void close() noexcept;
 
   // These run between two views of the group (next_view.cc), when the caller's calls have ended.
@@ -81,21 +83,21 @@ class Protocol {
   // Why the ranks of the view cannot use the exchange; else ok.
   const Status& fits_view() const noexcept { return of_view_.unfit; }
 
-  // Every operation starts here: it takes the next number. This rank's operations that are `depth`
-  // or more behind it are finished first. A deadline of 0 is the group's.
+  // Every operation starts here: it takes the next number. Finishes this rank's operations whose
+  // numbers are lower by `depth` or more. A deadline of 0 is the group's.
   Status begin(std::chrono::nanoseconds deadline);
   // Restarts the deadline: a receive half that is a call of its own has the whole deadline.
   void begin_receive(Operation operation) noexcept;
   // Sets the ranks that take part in the operation that has just begun; empty: all of the view. An
-  // error is this rank's refusal.
+  // error is this rank's refusal, or that of a wait that broke the group; refuse() takes both.
   Status choose_active(std::span<const int> named);
   // The operation that has just begun.
   Issued issue(OperationKind kind) const;
   // Refuses when `depth` operations are in flight.
   Status check_depth(OperationKind kind) const;
 
-  // Starts the record of an operation, with the members that every record has, even that of a
-  // refusal. The next flag publishes it. `digest`: given by the caller (Digests).
+  // Starts the record of an operation: sets the fields that every record has, even that of a
+  // refusal. The next publish() shows it to other ranks. `digest`: given by the caller (Digests).
   Record& new_record(std::uint64_t number, const Terms& terms, std::uint64_t digest = 0);
   void publish(std::uint64_t number, Stage stage);
   // Whether other ranks may read this rank's record of an operation.
@@ -104,12 +106,12 @@ class Protocol {
   Status await(const Issued& issued, const char* phase, Stage stage,
                const AwaitOptions& options = {});
   // Waits until all ranks of the operation have finished the operations up to `number`, so that
-  // none of them reads what these published.
+  // none of these ranks still reads what those operations published.
   Status await_read_through(const Issued& issued, std::uint64_t number);
-  // The members that the waits of an operation share. The caller adds the flags, and the ranks if
-  // they are not the active ones.
+  // An Await with the fields that all waits of an operation share. The caller adds the flags, and
+  // the ranks if they are not the active ones.
   Await awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
-  // The last operation that all ranks have finished.
+  // The number up to which every rank of this rank's last operation has finished all operations.
   std::uint64_t min_read_through() const noexcept;
 
   // Compares the records of all ranks, once all are there. The outcome is the same on every rank,
@@ -126,13 +128,14 @@ class Protocol {
   Agreed agreed_weights(const Issued& issued) const noexcept;
 
   // A refused call still takes part: its record has the reason, so that every rank returns an error
-  // and goes on. A rank that is left out, or that named no valid set of ranks, does not wait for
+  // and goes on. A rank that is left out, or that named an invalid set of ranks, does not wait for
   // the others. Returns `why`, or the error of a wait that failed. `digests` (may be null): as in
   // examine().
   Status refuse(const Issued& issued, const Status& why, std::vector<std::uint64_t>* digests);
   // Takes part in an operation without a call. Returns ok if all ranks skip it (Exchange::skip).
   Status skip(const Issued& issued, std::string_view why, const Digests& digests);
-  // Ends a send half with an outcome that all ranks share.
+  // Ends an operation in its send half: with an outcome that all ranks share, or with the error of
+  // a wait that broke the group.
   Status fail(const Issued& issued, const Status& why);
   // Keeps an operation whose send half is done.
   void keep(std::unique_ptr<InFlight> operation) { in_flight_.push_back(std::move(operation)); }
@@ -149,7 +152,8 @@ class Protocol {
   Status collect(Operation operation, OperationKind kind, std::unique_ptr<InFlight>& collected);
   // Whether a rank has delivered its part of an operation. If so, this rank may read that part.
   bool delivered(const Issued& issued, int peer) const noexcept;
-  // True when collect() would not wait.
+  // True when collect() would not wait for `progress` of other ranks. Between nodes, collect() may
+  // still wait for the sums and requests of a combine, and for room.
   bool poll(Operation operation) noexcept;
 
  private:

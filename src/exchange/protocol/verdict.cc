@@ -20,7 +20,7 @@ bool name_same_ranks(const Terms& a, const Terms& b) {
 bool agree(const Terms& a, const Terms& b) {
   const bool weights =
       a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
-  // A dispatch has a route if it is cached.
+  // `cached` is not compared: a dispatch has a route if it is cached, and only then.
   return weights && a.kind == b.kind && a.row_type == b.row_type && a.hidden == b.hidden &&
          a.route == b.route && name_same_ranks(a, b);
 }
@@ -160,7 +160,7 @@ Status Protocol::refuse(const Issued& issued, const Status& why,
   FERRY_CHECK(why.ok(), ==, false);
   const bool alone = !issued.active->contains_me() || !issued.set_known;
   if (alone) refused_alone_ = issued.number;
-  // If the set that this rank named is wrong, other ranks may wait for this rank: they read the
+  // If this rank named an invalid set, other ranks may wait for this rank, and then read the
   // refusal.
   if (!alone || may_write_record(issued)) {
     Record& mine = new_record(issued.number, {.kind = issued.kind});
@@ -182,8 +182,8 @@ Status Protocol::refuse(const Issued& issued, const Status& why,
   return leave(issued, why);
 }
 
-// The record is that of a dispatch, which has no tokens. A dispatch is announced before any wait,
-// so other ranks get this record whatever they call.
+// The record is that of a dispatch without tokens, but it is published at the last stage. So other
+// ranks find it whether they call a dispatch or a combine.
 Status Protocol::skip(const Issued& issued, std::string_view why, const Digests& digests) {
   Status status;
   if (issued.active->contains_me()) {
@@ -205,8 +205,9 @@ Status Protocol::await_records(const Issued& issued) {
                dispatch ? Stage::kAnnounced : Stage::kDelivered);
 }
 
-// A rank that refuses alone writes its record only if no slow rank can still read the record that
-// it replaces. If other ranks may wait for this rank, it waits a short time for slow ranks.
+// A rank that refuses alone writes its record only if no slow rank can still read the older record
+// in its place. If other ranks may wait for this rank, this rank first waits a short time for slow
+// ranks.
 bool Protocol::may_write_record(const Issued& issued) {
   const std::uint64_t ring = num_records();
   if (min_read_through() + ring >= issued.number) return true;

@@ -35,17 +35,17 @@ std::string terms_in_view(const GroupState& group, const Setup& setup);
 // The ranks in these terms.
 std::vector<int> makers_in(const std::string& terms);
 
-// On a newcomer: takes the first offer of an exchange with this configuration. Returns its setup,
-// too. Throws Error(kInvalidArgument) if there is none.
+// On a newcomer: takes the first offer of an exchange with this configuration, and returns the
+// setup and the offer. Throws Error(kInvalidArgument) if there is none.
 std::pair<std::unique_ptr<const Setup>, Offer> take_offered_setup(GroupState& group,
                                                                   const ExchangeConfig& config);
 
 // Collective. Rendezvous::share_segment, but throws the error of a group that breaks meanwhile.
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by);
 
-// Collective. A rank that refuses calls this where the others call agree_on_setup or make_alike. It
-// sends them `why` and throws it. If `why` cannot be sent, it throws that error, with the text of
-// `why` in it.
+// Collective. A rank that refuses calls this where the others call agree_on_setup or make_alike.
+// The call sends `why` to the others and throws it. If `why` cannot be sent, the call throws the
+// error of sending it, with the text of `why` added.
 [[noreturn]] void refuse_setup(GroupState& group, const Error& why, const Deadline& by);
 
 }  // namespace ferry::internal

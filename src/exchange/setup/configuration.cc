@@ -164,7 +164,7 @@ requires std::is_enum_v<Enum> std::string text_of(Enum value) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeConfig& config) {
-  // Names every member, so that a new member is a compile error here until it is either compared or
+  // Names every field, so that a new field is a compile error here until it is either compared or
   // left out. `workers` is left out, because it may differ between ranks.
   const auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
                row_capacity, expert_capacity, expert_rank, token_ranks, expert_ranks,

@@ -9,8 +9,9 @@
 
 namespace ferry::internal {
 
-// Throws Error(kInvalidArgument) unless the configuration is legal for `num_ranks` ranks; fills in
-// the defaults.
+// Throws Error(kInvalidArgument) if a field is outside its limits for `num_ranks` ranks, or
+// contradicts another; fills in the defaults. Setup checks expert_rank, token_ranks and
+// expert_ranks.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
 // The name and the value of each field that must be equal on all ranks. The names are those of

@@ -1,4 +1,4 @@
-// RankFlags and Record: the flags of a rank, and the record about one operation that the rank
+// ControlFlags and Record: the flags of a rank, and the record about one operation that the rank
 // publishes behind them. docs/protocol.md says when each is written and read. WindowView finds them
 // in the segment. protocol.cc writes the flags and records of this rank, control_mirror.cc those of
 // ranks of other nodes.
@@ -14,14 +14,16 @@
 namespace ferry::internal {
 
 // The flags of one rank. They have one writer: the rank itself, or for a rank of another node the
-// rank of this node that serves it. They only grow.
+// rank of this node that serves it. Right after a change of the active ranks, two ranks may serve
+// it. `progress`, `read_through`, `set_since` and `second_way` only grow while one process has the
+// rank.
 struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> progress;      // 4 * number + Stage
   std::atomic<std::uint64_t> read_through;  // its rank has finished operations up to this one
-  std::atomic<std::uint64_t> set_since;     // the operation since which its active ranks are equal
+  std::atomic<std::uint64_t> set_since;     // the operation since which its active set is the same
   // Only for a rank of another node: its progress, sent behind the rows that took the second way.
   std::atomic<std::uint64_t> second_way;
-  // [view % 2] Written when its rank comes to a view, read when the view begins (next_view.cc).
+  // [view % 2] Written before its rank comes to a view, read when the view begins (next_view.cc).
   struct Prepared {
     std::atomic<std::uint64_t> view;    // that view
     std::atomic<std::uint64_t> number;  // the last operation before that view
@@ -75,7 +77,7 @@ struct Published {
 };
 
 // The record of one rank and operation. It is plain memory: written before the release of the flag
-// that publishes it, read after the acquire of that flag. All members before `digest` lie in one
+// that publishes it, read after the acquire of that flag. All fields before `digest` lie in one
 // cache line.
 struct alignas(64) Record {
   std::uint64_t number = 0;

@@ -11,7 +11,8 @@ namespace ferry::internal {
 
 // The reply of a rank that refuses.
 std::string refusal_reply(const Error& why);
-// The reply of a rank that would make the object `what`, lines of "name is value".
+// The reply of a rank that would make the object. `what`: its description, lines of "name is
+// value".
 std::string willing_reply(const std::string& what);
 
 // Reads the replies of `ranks`; empty: of all. Throws Error(kPeerRejected), which names a rank that

@@ -67,7 +67,7 @@ struct Setup {
     return config.replicas.instances.empty() ? config.num_experts
                                              : static_cast<int>(config.replicas.instances.size());
   }
-  // The row of `entry` at another tensor-parallel rank of its owner.
+  // The row of `entry` at the tensor-parallel rank `tp_rank` of its owner.
   std::int64_t row_at(const Route& route, std::int64_t entry, int tp_rank) const noexcept {
     const RowRef ref = route.refs[entry];
     if (route.shifts.empty()) return ref.row;
@@ -97,7 +97,7 @@ struct Setup {
   std::vector<std::int32_t> logical;  // [E] the logical expert of each replica; [0] without any
 };
 
-// Bytes from the begin of one row to the next: in an array without gaps, and in the caller's array.
+// Bytes from the start of one row to the next: in an array without gaps, and in the caller's array.
 inline std::int64_t dense_pitch(const Rows& rows) noexcept {
   return rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
 }
@@ -105,7 +105,7 @@ inline std::int64_t pitch_of(const Rows& rows) noexcept {
   return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
 }
 
-// Bytes from the begin of the first row to the end of the last one.
+// Bytes from the start of the first row to the end of the last one.
 inline std::size_t extent_of(const Rows& rows) noexcept {
   return rows.num_rows ? (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows) : 0;
 }

@@ -17,7 +17,7 @@ namespace ferry::internal {
 struct WindowView {
   std::shared_ptr<Segment> segment;
   const WindowLayout* layout;
-  std::span<const int> local_ranks;  // [ranks] -1: it is of another node
+  std::span<const int> local_ranks;  // [ranks] the local_rank; -1: of another node
   std::shared_ptr<const SegmentPlaces> places;
 
   std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
@@ -38,14 +38,14 @@ struct WindowView {
   std::int32_t* total_sums(int rank) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->total_sums(local_ranks[rank])));
   }
-  // The same for a rank that dispatches tokens.
+  // The row list of a rank of this node that dispatches tokens.
   std::byte* row_list(int rank, std::uint64_t number) const noexcept {
     return at(layout->row_list(places->row_lists[rank], number));
   }
   int num_ranks() const noexcept { return static_cast<int>(local_ranks.size()); }
   bool here(int rank) const noexcept { return local_ranks[rank] >= 0; }
   bool has_window(int rank) const noexcept { return here(rank) && places->receives(rank); }
-  // `rank` has a window here.
+  // Call only where has_window(rank).
   std::byte* window(int rank) const noexcept { return at(layout->window(places->windows[rank])); }
 };
 

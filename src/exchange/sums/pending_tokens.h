@@ -1,6 +1,6 @@
-// PendingTokens: the tokens of a combine that are not reduced, and those of them that can be
-// reduced now. They are reduced in passes while outputs or sums of some ranks are missing. Kept by
-// the exchange, so that its memory is allocated once.
+// PendingTokens: the tokens of a combine that are not reduced yet, and those of them that can be
+// reduced now. Tokens are reduced in passes while outputs or sums of some ranks are missing. The
+// exchange keeps this object, so that its memory is allocated once.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ class PendingTokens {
   // Makes all tokens [0, num_tokens) pending.
   void restart(std::int64_t num_tokens);
 
-  // Makes the first pending tokens ready for which `is_ready(token)` holds, at most `most`. If they
-  // are too few for a pass, none is made ready, and it returns false.
+  // Makes pending tokens ready for which `is_ready(token)` holds: the first ones, at most `most`.
+  // If these are too few for a pass, makes none ready and returns false.
   template <typename IsReady>
   bool find_ready(const IsReady& is_ready, std::int64_t most) {
     ready_.clear();
@@ -25,7 +25,7 @@ class PendingTokens {
     }
     return keep_if_worth_a_pass();
   }
-  // The tokens of a pass during which other ranks may wait for this rank.
+  // The most tokens of a pass during which other ranks may wait for this rank.
   std::int64_t few() const noexcept { return (num_tokens_ + kPasses - 1) / kPasses; }
 
   // Both are in ascending order.
@@ -35,8 +35,8 @@ class PendingTokens {
   void drop_ready();
 
  private:
-  // A pass reads tokens out of order, which is worth it only for at least one in kPasses of all
-  // tokens. So there are at most kPasses passes.
+  // A pass reduces tokens out of order, which takes longer, so it must have at least one in kPasses
+  // of all tokens. So there are at most kPasses passes.
   static constexpr std::int64_t kPasses = 16;
 
   bool keep_if_worth_a_pass();

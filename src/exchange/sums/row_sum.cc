@@ -51,7 +51,7 @@ const void* RowSum::own() {
   return own_.get();
 }
 
-// Sums of levels further in belong to one group: that of this rank.
+// Sums of levels further in than `level` belong to one group of `level`: that of this rank.
 void RowSum::add_to(Summands& total, std::span<const Sum> sums, int level) {
   for (std::size_t i = 0; i < sums.size();) {
     std::size_t end = i;
@@ -120,7 +120,7 @@ void RowSum::add_partial(const Row& last, Summands& sum) const {
     weights[count++] = row->weight;
   }
   // A single row is used unchanged: adding it to +0 and rounding it to its own type would not
-  // change it.
+  // change the sum of the token.
   if (count == 1 && weights[0] == 1.0f) return sum.add(rows[0], format_.type);
   std::byte* partial = sum.scratch();
   reduce_rows({.rows = rows,

@@ -1,8 +1,8 @@
 // RowSum: the rows of one token, and their sum. Rows of this node are read where they lie. Rows of
 // other subtrees have arrived in replies, as one sum for each subtree (or, with NodeSums::kExact,
-// row by row). The source of a token and a mate that sums for a rank it serves use it in the same
-// way, so a result does not depend on which rank is the source (docs/numerics.md, "Between nodes").
-// One per worker, used again for every token.
+// row by row). The source of a token uses a RowSum in the same way as a mate that sums for a rank
+// that it serves. So a result does not depend on which rank is the source, except with kFullmesh
+// (docs/numerics.md, "Between nodes"). Each worker has one and uses it again for every token.
 #pragma once
 
 #include <array>
@@ -43,19 +43,21 @@ class RowSum {
   struct Row {
     std::array<const void*, kMaxTpSize> parts;  // by tensor-parallel rank, this rank's first
     int num_parts;
-    int owner;  // the rank of the row; -1: no row
+    int owner;  // the member at which the row lies; -1: no row
     float weight;
     bool encoded;  // already in the wire format, as one part
   };
 
   const RowFormat& format() const noexcept { return format_; }
 
-  // Begins with the items [first, first + count), whose rows are then set by row().
+  // Begins a token with the items [first, first + count). Set their rows afterwards, by row(),
+  // set_rows() or set_sums().
   void clear(std::int64_t first, int count) noexcept;
   Row& row(std::int64_t item) noexcept { return rows_[item - first_]; }
 
-  // Sets the rows of all items. `find_row(item, row)` fills in a row; for a row of another node all
-  // but its address. `reply(i)` is the reply of subtree i, which has its rows; null: this node.
+  // Sets the rows of all items. `find_row(item, row)` fills in a row, but not the address of a row
+  // of another node. `reply(i)` is the reply for subtree i, which has the rows of the subtree;
+  // null: subtree i is this node.
   template <typename FindRow, typename ReplyOf>
   void set_rows(const Subtrees& subtrees, const FindRow& find_row, const ReplyOf& reply);
   // Adds the row of an item as a summand. With Partials::kPerRank the rows of its rank are one
@@ -64,19 +66,21 @@ class RowSum {
   // Writes the row of an item in the wire format: wire_bytes() at `out`.
   void ship(std::int64_t item, void* out);
 
-  // Sets the sums of all subtrees in place of rows. The arguments are those of set_rows().
+  // Sets the sums of the subtrees, in place of rows. The subtree that is this node gets its rows,
+  // which are summed when the sum is used. The arguments are those of set_rows().
   template <typename FindRow, typename ReplyOf>
   void set_sums(const Subtrees& subtrees, const FindRow& find_row, const ReplyOf& reply);
   // Adds the sums to `total`, one summand for each group of `level`. All these groups are in one
   // group of the next level out.
   void add_to(Summands& total, int level) { add_to(total, sums_, level); }
-  // Writes the rounded sum over groups of `level`, all in one group of the next level out.
+  // Writes the sum over groups of `level`, all in one group of the next level out, rounded to the
+  // type of sums.
   void sum(int level, void* out);
 
  private:
   struct Sum {
     int level;
-    const void* row;  // null: the sum of this node, not made yet
+    const void* row;  // null: this node, whose sum own() makes
   };
 
   void sum_own(void* out);
@@ -84,7 +88,7 @@ class RowSum {
   void add_to(Summands& total, std::span<const Sum> sums, int level);
   const void* sum_of(std::span<const Sum> sums, int level);
   const void* whole(const Row& row, Summands& sum) const;
-  // The row after the wire format of combine, if there is one.
+  // The row as it is after combine's wire format has encoded and decoded it, if there is one.
   const void* plain(const Row& row, Summands& sum) const {
     return format_.wire->encode ? decoded(row, sum) : whole(row, sum);
   }
@@ -117,7 +121,7 @@ void add_scalars(std::int64_t item, const ScalarShape& shape, const OwnScalars& 
 }
 
 // Writes the scalars of all items to `to(item)`. `own(item, tp_rank)` has those of rows of this
-// node. `reply(i)` has those of subtree i, one after the other; null: this node.
+// node. `reply(i)` has those of subtree i, one after the other; null: subtree i is this node.
 template <typename OwnScalars, typename ReplyOf, typename To>
 void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnScalars& own,
                  const ReplyOf& reply, const To& to) {

@@ -29,8 +29,8 @@ class Summands {
   // Memory for an encoded row, which the next one overwrites.
   std::byte* encoded();
 
-  // Sums as reduce_rows does, over these rows: fills in rows, weights and their type. A sum over
-  // rows of several types is taken in float32, to which each of them converts exactly.
+  // Sums as reduce_rows does, over these rows: fills in rows, weights and their type. Rows of
+  // several types are first converted to float32, which is exact.
   void reduce(ReduceRows target, bool weighted);
 
  private:

@@ -34,18 +34,18 @@ std::uint64_t digest_on(std::uint64_t digest, const void* data, std::size_t byte
   return digest;
 }
 
-// Row `row` of an array of `row_bytes` each; null stays null.
+// Row `row` of an array whose rows have `row_bytes` each; null stays null.
 const void* at_row(const void* data, std::int64_t row, std::size_t row_bytes) noexcept {
   return data ? static_cast<const std::byte*>(data) + row * row_bytes : nullptr;
 }
 
-// The parts of a row or a token, taken together.
+// The digest of all parts of a row or a token.
 class RowDigest {
  public:
   void add(const void* data, std::size_t bytes) noexcept {
     if (data) digest_ = digest_on(digest_, data, bytes);
   }
-  // The upper half: a change of the last word's upper bits does not reach the lower one.
+  // Half of the digest, since a word of a detail has 32 bits.
   std::uint32_t word() const noexcept { return static_cast<std::uint32_t>(digest_ >> 32); }
 
  private:
@@ -68,8 +68,8 @@ int number_in_job(const GroupState& group) {
   }
 }
 
-// Calls use(entry of [T, K], whether it is sent) for each. Ids and weights that are not sent may be
-// anything, so they are not recorded.
+// Calls use(index in [T, K], whether the entry is sent) for each entry. Ids and weights that are
+// not sent may be anything, so they are not recorded.
 template <typename Use>
 void for_entries(const Route& route, const Use& use) {
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
@@ -147,8 +147,8 @@ TraceRecord Trace::start(TraceKind kind, std::uint64_t number, std::uint64_t rou
       .kind = kind, .exchange = exchange_, .number = number, .route = route, .rank = setup_.rank};
 }
 
-// A record that finds no memory is written without a detail and digests, so `ferry trace diff`
-// names it if the other run has them.
+// If there is no memory for the digests and the detail, the record is written without both, and
+// `ferry trace diff` names it if the other run has them.
 template <typename Fill>
 void Trace::record(const TraceRecord& record, const Fill& fill) noexcept {
   try {

@@ -20,7 +20,8 @@ class TraceFile {
   static TraceFile& open(const std::string& name, int rank, std::uint64_t from);
   TraceFile(const std::string& name, int rank, std::uint64_t from);
 
-  // The number of an exchange that begins. The order of creation gives the same on all ranks.
+  // The number of an exchange that begins. All ranks make exchanges in the same order, and so give
+  // an exchange the same number.
   std::uint32_t next_exchange() noexcept;
   // Whether the next record has a detail.
   bool wants_detail() noexcept;

@@ -2,14 +2,17 @@
 // and each half of an operation, in the order of the calls. trace_file.cc writes it, `ferry trace
 // diff` (tools/trace) reads it. Numbers have the byte order of the host.
 //
-// A record has one digest for each part of the half: the ids of a dispatch, the rows that it sends.
-// Its detail, 32-bit words behind it, names the elements of the parts, part after part in the order
-// of TracePart:
+// A record has one digest for each part of the half, such as the ids of a dispatch or the rows that
+// it sends. Its detail, 32-bit words behind it, names the elements of the parts, part after part in
+// the order of TracePart:
 //   ids, weights    [tokens, top_k]  the id, -1 where nothing is sent; the bits of the float
-//   addends         [tokens]         a digest of the biases, the shared output and the residual
-//   rows sent       [tokens]         a digest of the row; of a combine [rows], the expert's outputs
-//   rows received   [rows, 4]        source rank, token, k; a digest of the row
-//   results         [tokens]         a digest of the result
+//   addends         [tokens]         a digest of the biases, the shared output, and the residual
+//                                    with gamma and epsilon of its norm
+//   rows sent       [tokens]         of a dispatch: a digest of the row and the caller's scales
+//                   [rows]           of a combine: a digest of the output row and its row weights
+//   rows received   [rows, 4]        source rank, token, k; a digest of the row with its scales,
+//                                    weights and ids
+//   results         [tokens]         a digest of all results of the token
 // Rows of gaps and padding are not recorded. The detail of the settings of an exchange is text.
 #pragma once
 
@@ -57,11 +60,11 @@ struct TraceRecord {
   TraceKind kind = TraceKind::kSettings;
   std::uint32_t exchange = 0;      // exchanges of this file are numbered from 0
   std::uint64_t number = 0;        // number of the operation in its exchange
-  std::uint64_t route = 0;         // combine: the number of its dispatch; 0: it has no handle
+  std::uint64_t route = 0;         // send half: the dispatch whose handle it uses; 0: none
   std::uint64_t detail_bytes = 0;  // bytes of the detail behind the record
   std::int64_t tokens = 0, rows = 0;
   std::int32_t top_k = 0, rank = 0;                        // `rank`: in the group
-  std::array<std::uint64_t, kNumTraceParts> digests = {};  // by TracePart; 0: it has no such part
+  std::array<std::uint64_t, kNumTraceParts> digests = {};  // by TracePart; 0: no such part
 };
 static_assert(sizeof(TraceRecord) == 104);
 

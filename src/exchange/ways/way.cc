@@ -78,8 +78,8 @@ bool Way::go_on() {
   return passed || served;
 }
 
-// What this rank did for others in the last view. Not inside read(): it gives send buffers back to
-// the channel of messages, which its reader must not call.
+// Drops what this rank kept for others in the last view. Not called inside read(): it gives send
+// buffers back to the MessageChannel, which a MessageReader must not call.
 void Way::drop_last_view() {
   const std::uint64_t view = links_.group().view().number;
   if (std::exchange(view_, view) == view) return;

@@ -1,5 +1,5 @@
 // Way: one way by which an exchange reaches other nodes, and the owner of its parts. It decodes
-// each message that comes by it once (read_message), and says which part takes it. A second way
+// each message that comes by this way once (read_message), and gives it to its parts. A second way
 // has tables and a channel of its own. docs/protocol.md, "Between nodes".
 //   mate_links.h      the ranks that the way reaches, and the heads of messages to them
 //   control_mirror.h  records, counts and flags

@@ -1,7 +1,7 @@
 // Ways: all ways by which an exchange reaches other nodes. There is none on one node, otherwise
 // one, or two if two links join the groups of the outermost level. Control messages take the first
-// way. Rows and sums take both if all ranks take part in the operation. Copies of this value share
-// the ways, which may outlive their exchange (keep_open).
+// way. If all ranks take part in an operation, its rows and sums are divided between both ways, by
+// token. Copies of this value share the ways, which may outlive their exchange (keep_open).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class Ways {
   // Control messages; on one node these functions do nothing. send_progress() sends this rank's
   // flags and record to other nodes once its progress has reached `stage`.
   void send_progress(std::uint64_t number, Stage stage) const;
-  // Sends the number of the last operation that this rank has finished.
+  // Sends this rank's flags, and so its read_through. `number`: an operation that this rank has
+  // finished.
   void send_read_through(std::uint64_t number) const;
   // Sends that this rank destroys its exchange.
   void send_departure() const;
@@ -51,13 +52,13 @@ class Ways {
   void begin_view(std::uint64_t last) const;
   // A number that all ranks have for the exchange; 0 on one node.
   std::uint32_t number() const noexcept;
-  // The table of the first way in use; not on one node.
+  // The table that the first way uses now. Not to be called on one node.
   const ForwardingTable& table() const noexcept;
   // [ranks] ForwardingTable::last_hop of the first way or the second; null: there is no such way.
   const std::vector<int>* last_hop(std::size_t way = 0) const noexcept;
   // [ranks] the ranks to which this rank sends.
   std::vector<bool> mates() const;
-  // True if this rank writes the flags and records of `peer` into the window of its node.
+  // True if this rank writes the flags and records of `peer` into the segment of its node.
   bool serves(int peer) const noexcept;
 
   // Whether tokens are summed by subtrees, which they are unless sums are exact; and the type of

@@ -10,16 +10,17 @@ namespace ferry::internal {
 namespace {
 
 // In the first dispatches of a trial the caches still have the contents that the other stores left:
-// for 17 MiB of rows this took four dispatches to change. So the fastest dispatch after these
-// counts.
+// for 17 MiB of rows this took four dispatches to change. So each kind of stores has eight
+// dispatches, of which the first does not count, and the fastest of the others does.
 constexpr int kTrial = 8;
 
 // Other tenants come and go, so the trials are repeated, after a thousand dispatches and at least a
-// second. Eight of these dispatches then have the slower stores.
+// second. Eight dispatches of each trial then have the slower stores.
 constexpr int kTryAgain = 1000;
 constexpr std::int64_t kTryAgainNs = 1'000'000'000;
 
-// Used without trials. Measured on machines on which the job alone used the last-level cache.
+// Where no trial has ended, rows of more than this many times the last-level caches get streaming
+// stores. Measured on machines on which the job alone used the last-level cache.
 constexpr std::uint64_t kStreamingCaches = 2;
 
 Stores opposite(Stores stores) noexcept {

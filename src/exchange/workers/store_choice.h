@@ -23,9 +23,9 @@ class StoreChoice {
   enum Phase : std::uint8_t { kSend, kReduce };
 
   // Rows of at most `private_bytes`, on all ranks together, fit caches that no other program uses:
-  // they take ordinary stores. Until trials have ended, so do larger ones, up to two to four times
-  // `shared_bytes`, the last-level caches. Results of trials are read from `learned` and written to
-  // it; null: there are no trials.
+  // they take ordinary stores. Where no trial has ended, larger ones take them too, up to two to
+  // four times `shared_bytes`, the last-level caches. Results of trials are read from `learned` and
+  // written to it; null: there are no trials.
   StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes,
               LearnedStores* learned) noexcept
       : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learned_(learned) {}
@@ -55,8 +55,8 @@ class StoreChoice {
   void took(Phase phase, std::uint64_t bytes, std::uint64_t mine, std::int64_t ns) noexcept;
 
  private:
-  // The dispatches of one size, to a factor of two. In a trial some have one kind of stores, and
-  // then some the other.
+  // The dispatches of one size, to a factor of two. In a trial a number of them have one kind of
+  // stores, and then as many the other kind.
   struct Size {
     Stores choice = Stores::kCached;  // at first by the size of the caches
     bool doubted = false;             // the last trial was against the choice

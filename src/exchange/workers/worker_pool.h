@@ -34,7 +34,8 @@ class WorkerPool {
   }
 
   // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are
-  // done. Waits while another thread is in run(). Throws an exception of `part` when all are done.
+  // done. If there is one share, the calling thread does it alone. Otherwise waits while another
+  // thread is in run(). Throws an exception of `part` when all are done.
   template <typename Function>
   void run(std::int64_t count, const Function& part) {
     if (num_shares(count) == 1) return part(std::int64_t{0}, count);

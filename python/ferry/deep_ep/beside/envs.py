@@ -18,7 +18,8 @@ _rank_in_node = {"rank": 0}
 
 
 def init_dist(local_rank: int, num_local_ranks: int, seed: int = 0):
-    """Joins MASTER_ADDR:MASTER_PORT (port 8361) as rank `local_rank` of node RANK of WORLD_SIZE nodes, over gloo.
+    """Joins MASTER_ADDR:MASTER_PORT, by default 127.0.0.1:8361, as rank `local_rank` of node RANK of WORLD_SIZE nodes,
+    over gloo.
 
     Sets the default type to bfloat16 and the seeds. Returns (rank, number of ranks, group of all ranks).
     """

@@ -70,7 +70,8 @@ def bench_kineto(fn, kernel_names, num_tests: int = 30, suppress_kineto_output: 
     the names.
 
     The result is a float for one name, and a sequence with a float for each of several names. If num_kernels_per_period
-    is above 1, each float is replaced by a list of that many.
+    is above 1, each float is replaced by a list of that many. With EP_USE_NVIDIA_TOOLS=1 in the environment the result
+    is (1,).
     """
     names = (kernel_names,) if isinstance(kernel_names, str) else tuple(kernel_names)
     with (suppress_stdout_stderr if suppress_kineto_output else empty_suppress)():
