@@ -15,6 +15,18 @@ from vllm.v1.fault_tolerance.engine_core_sentinel import EngineCoreSentinel
 class EngineSentinel(EngineCoreSentinel):
     """Runs a retry in an engine."""
 
+    def on_fault(self, exc):
+        # The others may wait for this engine in its group of Gloo, whose end they see.
+        destroy_group(self.engine.dp_group)
+        self.engine.dp_group = None
+        super().on_fault(exc)
+
+    def retry(self, request):
+        # vLLM notes that a block of keys is in its cache before the step that computes it.
+        if not self.engine.reset_prefix_cache():
+            raise RuntimeError("ferry.vllm: requests of the step that raised still hold blocks of the cache")
+        return super().retry(request)
+
     def _reinit_dp_group(self):
         """Makes the group by which the engines agree on waves of requests, of those that remain. Returns what vLLM
         passes to the worker: nothing. Collective among these engines."""
@@ -23,7 +35,6 @@ class EngineSentinel(EngineCoreSentinel):
         if ranks[0] != 0:
             raise RuntimeError("ferry.vllm: the engine of rank 0 was lost, and with its server vLLM's coordinator, "
                                "by which an engine learns that others have requests")  # fmt: skip
-        destroy_group(engine.dp_group)
         engine.dp_group, engine.dp_store = init_group(
             config.data_parallel_master_ip, port, ranks.index(config.data_parallel_rank), len(ranks), backend="gloo",
             return_store=True, timeout=config.cpu_distributed_timeout)  # fmt: skip
