@@ -86,3 +86,36 @@ def test_what_does_not_fit_is_refused_on_all_ranks():
         assert "2 tokens on rank 3, need 0 outside token_ranks [0, 1]" in tokens
         assert "expert_ranks is [3, 2]" in switch
         assert "4 experts on 3 ranks" in uneven
+
+
+class Model(torch.nn.Module):
+    def __init__(self, group):
+        super().__init__()
+        torch.manual_seed(group.rank)  # so that an expert of one rank equals none of the other
+        self.linear = torch.nn.Linear(HIDDEN, HIDDEN)
+        self.moe = make(group, token_ranks=[], expert_ranks=[1, 0])
+
+    def forward(self, tokens, ids, weights):
+        return self.moe(self.linear(tokens), ids, weights)
+
+
+def train_wrapped(group, path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=group.rank, world_size=group.size)
+    model = Model(group)
+    experts = [weights.detach().clone() for weights in model.moe.experts.parameters()]
+    wrapped = ferry.torch.ddp(model)
+    wrapped(*inputs(group.rank)).sum().backward()
+    assert all(map(torch.equal, experts, model.moe.experts.parameters()))
+    torch.distributed.barrier()
+    with pytest.raises(ferry.InvalidArgument, match="wrap the model by ferry.torch.ddp"):
+        torch.nn.parallel.DistributedDataParallel(Model(group))(*inputs(group.rank))
+    with pytest.raises(ferry.InvalidArgument, match="wrap the model around it by ferry.torch.ddp"):
+        torch.nn.parallel.DistributedDataParallel(model.moe)
+    torch.distributed.destroy_process_group()
+    return [weights.grad for weights in (*model.moe.experts.parameters(), model.linear.weight)]
+
+
+def test_data_parallel_wrappers_leave_the_experts_of_each_rank_alone(tmp_path):
+    (*first, linear), (*second, same) = ferry.spawn(2, train_wrapped, tmp_path / "store", deadline=60.0)
+    assert torch.equal(linear, same)
+    assert not any(map(torch.equal, first, second))

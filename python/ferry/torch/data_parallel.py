@@ -9,18 +9,18 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import ferry
-from ferry.torch.expert_mesh import is_sharded
+from ferry.torch.expert_mesh import has_own_experts, is_sharded
 from ferry.torch.module import MoE
 
 
 def ddp(model, **arguments):
-    """Returns DistributedDataParallel(model, **arguments) that neither overwrites nor averages the experts of layers
-    with a mesh. Where several ranks hold the same experts, fully_shard(layer, mesh=those ranks) must be called before,
+    """Returns DistributedDataParallel(model, **arguments) that neither overwrites nor averages experts of which each
+    rank has others. Where several ranks hold the same experts, fully_shard(layer, mesh=those ranks) must be called before,
     and averages their gradients. Collective. Raises InvalidArgument for a layer without that call."""
     size = torch.distributed.get_world_size(_process_group(arguments))
     ignored = []
     for name, layer in model.named_modules():
-        if not isinstance(layer, MoE) or layer.mesh is None:
+        if not isinstance(layer, MoE) or not has_own_experts(layer):
             continue
         held = {f"{name}.experts.{key}": tensor for key, tensor in _tensors(layer.experts)}
         meshes = [tensor.device_mesh for tensor in held.values() if is_sharded(tensor)]

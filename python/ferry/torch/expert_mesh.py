@@ -192,6 +192,11 @@ def _named(module):
     yield from module.named_buffers()
 
 
+def has_own_experts(layer):
+    """Whether each rank of the layer's group has other experts, in torch.distributed."""
+    return layer.mesh is not None or bool(layer.settings.get("expert_ranks"))
+
+
 def check_wrapped(layer):
     """Raises InvalidArgument for uses of a layer in torch.distributed that are wrong and that torch does not refuse."""
     if not _initialised():
@@ -200,6 +205,7 @@ def check_wrapped(layer):
         if layer.made_before_torch_distributed:
             raise ferry.InvalidArgument("MoE: torch.distributed was initialised after this layer was made, and "
                                         "takes its experts for copies: make the layer afterwards")
+    if not has_own_experts(layer):
         return
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel

@@ -205,9 +205,9 @@ class MoE(torch.nn.Module):
 
     @property
     def _ddp_params_and_buffers_to_ignore(self):
-        """DistributedDataParallel reads this attribute of the module that it wraps. A layer with a mesh refuses to be
-        that module, as its ranks hold different experts."""
-        if self.mesh is None:
+        """DistributedDataParallel reads this attribute of the module that it wraps. A layer whose ranks hold different
+        experts refuses to be that module."""
+        if not expert_mesh.has_own_experts(self):
             raise AttributeError("_ddp_params_and_buffers_to_ignore")
         raise ferry.InvalidArgument("MoE: DistributedDataParallel would make all ranks' experts those of rank 0: give "
                                     "the layer to fully_shard, and wrap the model around it by ferry.torch.ddp")
