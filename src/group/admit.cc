@@ -102,6 +102,7 @@ class Admitting {
   std::vector<int> newcomers() const;
   void check() const;
   std::chrono::nanoseconds agree();
+  std::chrono::nanoseconds first_deadline();
   std::string my_terms() const;
   void keep_common_offers(const std::vector<std::string>& ids);
   int coordinator() const;
@@ -186,13 +187,11 @@ void Admitting::check() const {
   require_ok(next_view_held(group_));
 }
 
-// When this rank reaches its deadline by the clock of the host, the newcomers, and the objects that
-// it offers them. The others read it later, so a remaining time would say too much.
+// The newcomers, and the objects that this rank offers them.
 std::string Admitting::my_terms() const {
   std::vector<std::uint64_t> ids;
   for (const Offer& offer : offers_) ids.push_back(offer.number);
-  return fmt::format("{}{}{}{}{}", now_ns() + by_.remaining_ns(), kSeparator, list_of(newcomers()),
-                     kSeparator, fmt::join(ids, " "));
+  return fmt::format("{}{}{}", list_of(newcomers()), kSeparator, fmt::join(ids, " "));
 }
 
 // Waits until all members have come, and compares the newcomers that they name. Returns the time
@@ -213,13 +212,11 @@ std::chrono::nanoseconds Admitting::agree() {
   const std::vector<int>& members = group_.view().members;
   const std::vector<std::string> texts = gather_in_view(group_, text, by_);
   if (mine) throw *mine;
-  std::int64_t first_ns = now_ns() + by_.remaining_ns();
   std::string named;
   std::vector<std::string> ids(texts.size());
   for (std::size_t place = 0; place < texts.size(); ++place) {
     std::istringstream sent(sent_by(members[place], texts[place]));
-    std::string ends_ns, ranks;
-    std::getline(sent, ends_ns, kSeparator);
+    std::string ranks;
     std::getline(sent, ranks, kSeparator);
     std::getline(sent, ids[place]);
     if (place == 0) named = ranks;
@@ -229,10 +226,21 @@ std::chrono::nanoseconds Admitting::agree() {
                               members[place], ranks),
                   members[place]);
     }
-    first_ns = std::min<std::int64_t>(first_ns, std::atoll(ends_ns.c_str()));
   }
   keep_common_offers(ids);
-  return std::chrono::nanoseconds(first_ns - now_ns());
+  return first_deadline();
+}
+
+// The ranks send their remaining times when all have come, because clocks of hosts differ.
+std::chrono::nanoseconds Admitting::first_deadline() {
+  const std::vector<int>& members = group_.view().members;
+  const std::vector<std::string> texts =
+      gather_in_view(group_, willing(fmt::to_string(by_.remaining_ns())), by_);
+  std::int64_t least_ns = by_.remaining_ns();
+  for (std::size_t place = 0; place < texts.size(); ++place)
+    least_ns =
+        std::min<std::int64_t>(least_ns, std::atoll(sent_by(members[place], texts[place]).c_str()));
+  return std::chrono::nanoseconds(least_ns);
 }
 
 // `ids`: for each member those of its objects. The order is that of the first member.

@@ -95,8 +95,11 @@ class Box:
     """A set of namespaces and the process that keeps them."""
 
     def __init__(self, name, hosts_file):
-        words = ["unshare", "--net", "--ipc", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc",
-                 "sh", "-c", LIFE, "sh", name, hosts_file]
+        # Hosts run since different times: the first one by days longer than the second.
+        self.clock = Path("/proc/self/ns/time").exists()
+        days = 86400 * 10 * max(ord("z") - ord(name[0]), 0)
+        words = ["unshare", *(["--time", "--monotonic", str(days)] if self.clock else []), "--net", "--ipc", "--uts",
+                 "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", LIFE, "sh", name, hosts_file]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         preexec_fn=die_with_parent)
         if self.process.stdout.readline() != b"up\n":
@@ -107,7 +110,8 @@ class Box:
         self.pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
     def enter(self, *words):
-        return ["nsenter", "-t", str(self.pid), "-n", "-i", "-u", "-p", "-m", "--", *words]
+        return ["nsenter", "-t", str(self.pid), "-n", "-i", "-u", "-p", "-m", *(["-T"] if self.clock else []), "--",
+                *words]
 
     def in_network(self, *words):
         return ["nsenter", "-t", str(self.pid), "-n", *words]
