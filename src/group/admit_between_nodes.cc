@@ -145,7 +145,15 @@ void NextView::come_as_newcomer(GroupState& group, const Admission& admission,
     // is in the view.
     if (admission.is_new_node(group.rank_) || !has_seat(group, admission)) throw;
   }
-  View view{.number = next, .members = await_decision(group, admission, by)};
+  View view{.number = next, .members = {}};
+  try {
+    view.members = await_decision(group, admission, by);
+  } catch (const Error&) {
+    // Other ranks of its node may have begun that view, and would wait for this process.
+    group.flags_->set_left(group.rank_);
+    group.ring();
+    throw;
+  }
   if (!std::ranges::binary_search(view.members, group.rank_)) {
     throw Error(Code::kPeerLost,
                 fmt::format("view {} began without rank {}, which tried to take its place in it",

@@ -264,9 +264,14 @@ class AgreementRun {
     require(status.code() == Code::kPeerLost, "survive: " + status.message());
     require(lost(status.culprit()) || is_cut(me, status.culprit()) || !has_two_parts(),
             "a rank that can be reached is called lost: " + status.message());
+    // A rank that was refused in an earlier view lives, but its node gave up.
+    const auto gave_up = [&](int rank) {
+      return ranks_[rank].refused_in > 0 && ranks_[rank].refused_in < group.view().number;
+    };
     std::set<int> reached;
     for (const int rank : group.view().members)
-      if (!lost(rank) && !is_cut(me, rank)) reached.insert(case_.nodes.of_rank[rank]);
+      if (!lost(rank) && !is_cut(me, rank) && !gave_up(rank))
+        reached.insert(case_.nodes.of_rank[rank]);
     const bool others_went_on = views_.contains(group.view().number + 1);
     require(!is_enough(case_.nodes, group.view(), reached) || !has_two_parts() || others_went_on,
             "a part that may go on is refused: " + status.message());

@@ -426,7 +426,14 @@ class ViewsRun {
           return other >= 0 && other != process &&
                  node_of(case_.rank_of(other)) == node_of(case_.rank_of(process));
         });
-        if (case_.nodes.several() && (processes_[process].late || had_members)) continue;
+        // Or its node has no members, and those that admitted it die before it knows of the view.
+        const auto before = views_.find(begun - 1);
+        const bool orphaned =
+            before != views_.end() && std::ranges::all_of(before->second, [&](int other) {
+              return other < 0 || simulation_.dead(other);
+            });
+        if (case_.nodes.several() && (processes_[process].late || had_members || orphaned))
+          continue;
         const std::uint64_t first = processes_[process].admitted_in;
         if (first == 0 || first > begun)
           complain(fmt::format("view {} has process {}, which was admitted in view {}", begun,
