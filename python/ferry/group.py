@@ -271,7 +271,7 @@ def _end(processes):
 def _collect(pipes, processes):
     """Waits for the processes and returns the list of results by rank. Raises the error of the first failure. If that
     follows from the failure of another rank, waits up to a second for the cause, and raises the error of the cause, or
-    else of the last failure that came."""
+    else that of the first failure."""
     results, waiting, failure, until = [None] * len(pipes), dict(enumerate(pipes)), None, None
     while waiting:
         timeout = None if until is None else max(until - time.monotonic(), 0)
@@ -280,7 +280,9 @@ def _collect(pipes, processes):
             break
         for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
             results[rank] = _result(rank, waiting.pop(rank), processes[rank])
-            if isinstance(results[rank], _Failure) and (failure is None or failure.follows):
+            if isinstance(results[rank], _Failure) and (
+                failure is None or failure.follows and not results[rank].follows
+            ):
                 failure = results[rank]
         if failure is not None:
             if not failure.follows:
