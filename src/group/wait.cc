@@ -126,14 +126,15 @@ Status GroupState::await_end(Await await, int rank) {
   await.needed = &needed;
   static_cast<void>(wait(await));
   if (Status said = verdict(); !said.ok()) return said;
-  // If the rank that passes on its messages has departed, nothing says that it has.
-  const bool unheard = through >= 0 && departed(through);
-  if (!departed(rank) && !gone(await, rank) && !unheard) return {};
+  // If the rank that passes on its messages is lost, nothing says what it did.
+  const auto lost = [&](int one) { return one >= 0 && (departed(one) || gone(await, one)); };
+  const int culprit = lost(rank) ? rank : through;
+  if (!lost(culprit)) return {};
   return break_group(
-      Code::kPeerLost, rank,
+      Code::kPeerLost, culprit,
       fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; {}", await.operation,
-                  await.number, await.phase, rank, name_of(rank), state_of(rank, Code::kPeerLost),
-                  view_is_over(Code::kPeerLost, rank)));
+                  await.number, await.phase, rank, name_of(culprit),
+                  state_of(culprit, Code::kPeerLost), view_is_over(Code::kPeerLost, culprit)));
 }
 
 }  // namespace ferry::internal
