@@ -3,7 +3,7 @@
 import contextlib
 import time
 
-from ferry.errors import Broken, InvalidArgument, PeerLost, Timeout
+from ferry.errors import Broken, Error, InvalidArgument, PeerLost
 
 _END_SECONDS = 0.02  # for a call of survive() that only ends the view
 
@@ -11,7 +11,7 @@ _END_SECONDS = 0.02  # for a call of survive() that only ends the view
 def end_view(group):
     """Ends the view of the group, for a rank that cannot make its next call. Calls of the other ranks raise Broken.
     Then all ranks call begin_view(). Local."""
-    with contextlib.suppress(Timeout):  # the others come later
+    with contextlib.suppress(Error):  # Timeout: the others come later
         group.survive(_END_SECONDS)
 
 

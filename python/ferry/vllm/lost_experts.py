@@ -5,10 +5,13 @@ from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader import get_model_loader
 
+_WEIGHTS = ("w13_weight", "w2_weight", "w13_bias", "w2_bias")  # the parameters of vLLM's experts that are not quantised
+_SLICED = ("GptOssForCausalLM",)  # models that load a block of experts by the number of the rank
+
 
 def owners_among(ranks, owners):
     """Returns the rank that owns each expert when only `ranks` remain: an expert of a lost rank goes to the rank that
-    has the fewest experts by then, the lowest of these. `owners` are the ranks of before, by expert."""
+    has the fewest experts by then, the lowest of these. `owners` are the ranks of the first view, by expert."""
     counts = {rank: owners.count(rank) for rank in ranks}
     found = list(owners)
     for expert, owner in enumerate(owners):
@@ -19,17 +22,19 @@ def owners_among(ranks, owners):
 
 
 def load(layers, model, config, experts):
-    """Makes `experts`, ascending, those of this rank in each layer of layers_of(model), and reads from the checkpoint
-    those that a layer lacks. `config` is vLLM's. After an error the caller restores the layers."""
-    if all(layer.experts == experts for layer in layers):
+    """Reads from the checkpoint those of `experts` that a layer of layers_of(model) lacks. `config` is vLLM's. Then the
+    caller calls keep() or restore() of the layers."""
+    more = sorted(set(experts).difference(*(layer.experts for layer in layers)))
+    if not more:
         return
-    more = sorted(set(experts).difference(layers[0].experts))
+    if type(model).__name__ in _SLICED:
+        raise NotImplementedError(f"experts of {type(model).__name__}, which loads a block by the number of the rank")
     for layer in layers:
         layer.make_place(more)
     weights = get_model_loader(config.load_config).get_all_weights(config.model_config, model)
     model.load_weights((name, weight) for name, weight in weights if ".experts." in name)
     for layer in layers:
-        layer.keep(experts, more)
+        layer.check_loaded()
 
 
 def layers_of(model):
@@ -44,19 +49,14 @@ class _Layer:
         self._layer = layer
         self._weights = dict(layer._parameters)
         self._kernel = layer.quant_method.moe_kernel
-        self.experts = layer.expert_map_manager.get_local_expert_ids()
-
-    def restore(self):
-        """Gives the layer the experts that it had at first."""
-        self._layer._parameters.update(self._weights)
-        self._layer.quant_method.moe_kernel = self._kernel
-        self._set_experts(self.experts)
+        self.experts, self._more = layer.expert_map_manager.get_local_expert_ids(), []
 
     def make_place(self, more):
-        """Gives the layer the experts `more` alone, whose weights are not loaded yet."""
+        """Gives the layer the experts `more` alone, whose weights are NaN until they are loaded."""
         layer = self._layer
         if not isinstance(layer.quant_method, UnquantizedFusedMoEMethod):
             raise NotImplementedError("experts of quantised models")
+        self._more = more
         self._set_experts(more)
         layer.quant_method.moe_kernel = None  # vLLM then takes these weights for the first ones of the layer
         layer.quant_method.create_weights(layer, num_experts=len(more), hidden_size=layer.hidden_size,
@@ -64,16 +64,36 @@ class _Layer:
                                           intermediate_size_per_partition=layer.intermediate_size_per_partition,
                                           params_dtype=layer.params_dtype, weight_loader=layer.weight_loader,
                                           global_num_experts=layer.global_num_experts)  # fmt: skip
+        for weights in self._experts().values():
+            weights.data.fill_(float("nan"))
 
-    def keep(self, experts, more):
-        """Gives the layer `experts`, when those of make_place() are loaded."""
-        self._layer.quant_method.process_weights_after_loading(self._layer)
-        together = [*self.experts, *more]
+    def check_loaded(self):
+        for name, weights in self._experts().items():
+            if weights.isnan().any():
+                raise NotImplementedError(f"experts whose {name} has NaN, or is not under .experts. in the checkpoint")
+
+    def restore(self):
+        """Gives the layer the experts that it had at first."""
+        self._layer._parameters.update(self._weights)
+        self._layer.quant_method.moe_kernel = self._kernel
+        self._set_experts(self.experts)
+
+    def keep(self, experts):
+        """Gives the layer `experts`, ascending, of those that it had and those that were loaded."""
+        if experts == self.experts:
+            return
+        if self._more:
+            self._layer.quant_method.process_weights_after_loading(self._layer)
+        together = [*self.experts, *self._more]
         order = torch.tensor([together.index(expert) for expert in experts])
-        for name, loaded in self._layer._parameters.items():
-            if loaded is not self._weights[name]:  # a bias of the router is no weight of experts
-                loaded.data = torch.cat([self._weights[name].data, loaded.data])[order]
+        for name, weights in self._experts().items():
+            before = self._weights.pop(name)
+            parts = [before.data] if weights is before else [before.data, weights.data]
+            weights.data = torch.cat(parts)[order]
         self._set_experts(experts)
+
+    def _experts(self):
+        return {name: self._layer._parameters[name] for name in _WEIGHTS if name in self._layer._parameters}
 
     def _set_experts(self, experts):
         places = self._layer.expert_map_manager

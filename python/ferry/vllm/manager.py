@@ -14,6 +14,7 @@ from vllm.distributed.device_communicators.base_device_communicator import All2A
 from vllm.distributed.parallel_state import get_dp_group, get_ep_group, get_world_group
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
+from vllm.utils.network_utils import get_open_port
 
 import ferry
 from ferry.exchanges import Exchanges
@@ -21,7 +22,7 @@ from ferry.views import begin_view, end_view
 from ferry.vllm.lost_experts import layers_of, load, owners_among
 
 DEADLINE = 300.0  # seconds: vLLM waits as long for a step
-_PORT = struct.Struct("<i240s")  # the message of a rank when a view begins: its port, and why it cannot go on
+_RECORD = struct.Struct("<iq244s")  # of a rank when a view begins: a port, its wave, and why it cannot go on
 
 logger = init_logger("vllm.ferry")  # under the name whose messages vLLM shows
 
@@ -53,7 +54,7 @@ class FerryAll2AllManager(All2AllManagerBase):
         self._exchanges = Exchanges(ferry.init(process_group=self.cpu_group, deadline=DEADLINE))
         # By expert its rank: blocks, of which the first E % R have one more.
         blocks = numpy.array_split(range(self._num_experts), self.world_size)
-        self._owners = tuple(rank for rank, block in enumerate(blocks) for _ in block)
+        self._owners = self._first_owners = tuple(rank for rank, block in enumerate(blocks) for _ in block)
         self._dispatched = None
 
     def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
@@ -103,42 +104,46 @@ class FerryAll2AllManager(All2AllManagerBase):
         for group in _torch_groups():
             group.end_view()
 
-    def begin_next_view(self, model, port):
+    def begin_next_view(self, model, wave):
         """Begins the next view of the groups of ferry, and takes over this rank's part of the experts of lost ranks.
-        Returns the ranks that remain, and the port that the lowest of them gave. Raises on all of them if one cannot
-        load its experts; the call may be repeated. Collective among them."""
+        Returns the ranks that remain, a port that is free where the lowest of them is, and the highest of the waves
+        that they give. Raises on all of them if one cannot load its experts; the call may be repeated. Collective among
+        them."""
         begin_view(self._exchanges.group, DEADLINE)
         for group in _torch_groups():
             group.survive(timedelta(seconds=DEADLINE))
         number, ranks = self._exchanges.group.view
-        owners, layers = owners_among(ranks, self._owners), layers_of(model)
+        self._owners = tuple(owners_among(ranks, self._first_owners))
+        experts = [expert for expert, owner in enumerate(self._owners) if owner == self.rank]
+        layers = layers_of(model)
         try:
-            port = self._lowest_port(port, self._load_experts(layers, model, owners))
+            port, wave = self._agree(wave, self._load(layers, model, experts))
         except BaseException:
             for layer in layers:
                 layer.restore()
             raise
-        self._owners = tuple(owners)
+        for layer in layers:
+            layer.keep(experts)
         logger.info("ferry goes on with ranks %s in view %d.", list(ranks), number)
-        return ranks, port
+        return ranks, port, wave
 
-    def _load_experts(self, layers, model, owners):
-        """Makes the experts of the layers those that this rank owns. Returns why it cannot; "" if it has them."""
+    def _load(self, layers, model, experts):
+        """Loads the experts that the layers lack. Returns why it cannot, else ""."""
         try:
-            load(layers, model, self._config, [expert for expert, owner in enumerate(owners) if owner == self.rank])
+            load(layers, model, self._config, experts)
         except Exception as error:
             logger.exception("ferry: rank %d cannot load experts of lost ranks", self.rank)
             return f"ferry.vllm: rank {self.rank} cannot load experts of lost ranks: {error!r}"
         return ""
 
-    def _lowest_port(self, port, failure):
-        """Returns the port that the lowest rank gave. Raises the failure of a rank. Collective."""
-        record = _PORT.pack(port, failure.encode())
-        said = [_PORT.unpack(each) for each in self._exchanges.group.all_gather(record) if each]
-        for _, text in said:
+    def _agree(self, wave, failure):
+        """Returns a free port of the lowest rank, and the highest wave. Raises the failure of a rank. Collective."""
+        record = _RECORD.pack(get_open_port(), wave, failure.encode())
+        said = [_RECORD.unpack(each) for each in self._exchanges.group.all_gather(record) if each]
+        for _, _, text in said:
             if text[0]:
                 raise RuntimeError(text.rstrip(bytes(1)).decode(errors="replace"))
-        return said[0][0]
+        return said[0][0], max(wave for _, wave, _ in said)
 
     def destroy(self):
         self._exchanges.close()

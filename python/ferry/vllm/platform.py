@@ -29,7 +29,7 @@ class FerryCpuPlatform(CpuPlatform):
     def check_and_update_config(cls, vllm_config):
         parallel = vllm_config.parallel_config
         if parallel.enable_fault_tolerance:
-            _refuse_without_experts(parallel)
+            _refuse_in_faults(vllm_config)
             parallel.worker_cls = "ferry.vllm.worker.FaultTolerantWorker"
         super().check_and_update_config(vllm_config)
         parallel.disable_nccl_for_dp_synchronization = False  # by ferry, not by Gloo
@@ -39,10 +39,15 @@ class FerryCpuPlatform(CpuPlatform):
             vllm_config.parallel_config.distributed_executor_backend = executor
 
 
-def _refuse_without_experts(parallel):
-    if not parallel.enable_expert_parallel or parallel.world_size > 1:
-        raise NotImplementedError("ferry.vllm: fault tolerance without expert parallelism, or with tensor parallel "
-                                  "ranks, is not implemented")  # fmt: skip
+def _refuse_in_faults(config):
+    """Raises NotImplementedError for options with which engines cannot go on after a fault."""
+    parallel = config.parallel_config
+    options = {"without expert parallelism": not parallel.enable_expert_parallel,
+               "with tensor parallel ranks": parallel.world_size > 1,
+               "with speculative decoding": config.speculative_config is not None}  # fmt: skip
+    for what, is_set in options.items():
+        if is_set:
+            raise NotImplementedError(f"ferry.vllm: fault tolerance {what} is not implemented")
 
 
 def _engine_can_be_a_rank(config):

@@ -1,7 +1,5 @@
 """A worker whose rank goes on after an error of a step, for vLLM's `--enable-fault-tolerance` (engine.py)."""
 
-import contextlib
-
 from vllm.model_executor.layers.fused_moe.all2all_utils import get_ep_all2all_manager
 from vllm.model_executor.layers.fused_moe.runner.shared_experts import SharedExperts
 from vllm.v1.worker import gpu_worker
@@ -29,29 +27,11 @@ class FaultTolerantWorker(CPUWorker):
         gpu_worker.WorkerSentinel = WorkerSentinel
         super().__init__(*args, **kwargs)
 
-    def execute_model(self, *args, **kwargs):
-        with _ending_view():
-            return super().execute_model(*args, **kwargs)
-
-    def sample_tokens(self, *args, **kwargs):
-        with _ending_view():
-            return super().sample_tokens(*args, **kwargs)
-
-    def execute_dummy_batch(self, *args, **kwargs):
-        with _ending_view():
-            return super().execute_dummy_batch(*args, **kwargs)
-
-    def begin_next_view(self, port):
-        """Begins the next view with the experts of lost ranks. Returns the ranks that remain, and the port that the
-        lowest of them gave. Collective among them."""
-        return get_ep_all2all_manager().begin_next_view(self.model_runner.model, port)
-
-
-@contextlib.contextmanager
-def _ending_view():
-    """Ends the calls of the other ranks if this rank's part of a step raises."""
-    try:
-        yield
-    except Exception:
+    def end_view(self):
+        """Ends the calls of the other ranks, for a rank whose engine has raised."""
         get_ep_all2all_manager().end_view()
-        raise
+
+    def begin_next_view(self, wave):
+        """Begins the next view with the experts of lost ranks. Returns the ranks that remain, a port that is free where
+        the lowest of them is, and the highest wave of their engines. Collective among them."""
+        return get_ep_all2all_manager().begin_next_view(self.model_runner.model, wave)
