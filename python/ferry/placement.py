@@ -317,7 +317,8 @@ def sum_copies(group, gradients, placement):
     [L, ...] of the same dtype, in which each slot has the sum over all copies of its expert. Collective.
 
     Sums are in float32 (of float64 in float64), in the same order on all ranks, so the copies stay equal bit for bit.
-    Each copy is sent to all copies of its expert, in each dispatch one copy of each rank. Raises the errors of move().
+    Each copy is sent to all copies of its expert, in each dispatch one copy of each rank to at most MOST_COPIES slots.
+    Raises the errors of move().
     """
     _, placement, _ = _agreed_moves(group, gradients, placement, placement)
     slots, summed = placement.slots(), gradients.clone()
@@ -327,10 +328,15 @@ def sum_copies(group, gradients, placement):
     if size == 0 or not any(copied):
         return summed
     held = placement.of_rank(group.rank)
+    # An expert with more copies than one dispatch makes is sent in several, in the same order everywhere.
+    parts = {expert: [slots[expert][first:first + MOST_COPIES] for first in range(0, len(slots[expert]), MOST_COPIES)]
+             for rank in range(group.size) for expert in placement.of_rank(rank) if expert >= 0}
+    turns = max(sum(len(parts[placement.of_rank(rank)[slot]]) for slot in copied[rank]) for rank in range(group.size))
     totals = {slot: torch.zeros_like(gradients[slot], dtype=torch.promote_types(gradients.dtype, torch.float32))
               for slot in copied[group.rank]}
-    parcels = [(gradients[slot], slots[held[slot]]) for slot in totals]
-    for slot, came in _carry(group, parcels, max(map(len, copied)), len(placement.experts), max(map(len, slots)), size):
+    parcels = [(gradients[slot], part) for slot in totals for part in parts[held[slot]]]
+    most = min(max(map(len, slots)), MOST_COPIES)
+    for slot, came in _carry(group, parcels, turns, len(placement.experts), most, size):
         for one in came:
             totals[slot] += one.view(gradients.dtype).view_as(totals[slot])
     for slot, total in totals.items():

@@ -325,3 +325,18 @@ def test_a_table_deals_the_sources_out_over_the_copies_that_are_active():
     assert [held.table(rank, [0, 1, 2])[0].item() for rank in range(3)] == [0, 1, 2]
     assert [held.table(rank, [0, 2])[0].item() for rank in (0, 2)] == [0, 0]
     assert [held.table(rank, [1, 2])[0].item() for rank in (1, 2)] == [2, 1]
+
+
+def test_sums_of_more_copies_than_one_dispatch_makes():
+    held = Placement((*[0] * 20, 1, *[0] * 18, 1, 1, -1), num_ranks=2)  # 38 copies of expert 0, 3 of expert 1
+    torch.manual_seed(0)
+    gradients = torch.randn(len(held.experts), 5)
+
+    def body(group):
+        return ferry.placement.sum_copies(group, gradients[21 * group.rank:21 * group.rank + 21], held)
+
+    summed = torch.cat(ferry.run_threads(2, body))
+    for expert in range(2):
+        slots = [slot for slot, one in enumerate(held.experts) if one == expert]
+        torch.testing.assert_close(summed[slots[0]], gradients[slots].sum(0))
+        assert all(torch.equal(summed[slot], summed[slots[0]]) for slot in slots)
