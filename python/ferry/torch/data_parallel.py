@@ -15,8 +15,8 @@ from ferry.torch.module import MoE
 
 def ddp(model, **arguments):
     """Returns DistributedDataParallel(model, **arguments) that neither overwrites nor averages experts of which each
-    rank has others. Where several ranks hold the same experts, fully_shard(layer, mesh=those ranks) must be called before,
-    and averages their gradients. Collective. Raises InvalidArgument for a layer without that call."""
+    rank has others. Where several ranks hold the same experts, fully_shard(layer, mesh=those ranks) must be called
+    before, and averages their gradients. Collective. Raises InvalidArgument for a layer without that call."""
     size = torch.distributed.get_world_size(_process_group(arguments))
     ignored = []
     for name, layer in model.named_modules():

@@ -64,7 +64,7 @@ class MoE(torch.nn.Module):
             raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {len(owners)} ranks: need equally many on each")
         if self.experts is None and intermediate is None:
             raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
-        for name, size in (("hidden", hidden), ("intermediate", 1 if self.experts else intermediate)):
+        for name, size in (("hidden", hidden), ("intermediate", 1 if self.experts is not None else intermediate)):
             if size < 1:
                 raise ferry.InvalidArgument(f"MoE: {name} is {size}, at least 1")
         if self.gradients not in ("mean", "sum"):
