@@ -44,7 +44,8 @@ bool is_bundle(std::span<const std::byte> head) {
 }
 
 const char* name_of(const MessageHead& head) {
-  constexpr std::array kOfGroup = {"barrier", "abort", "acknowledgement", "listens"};
+  constexpr std::array kOfGroup = {"barrier",     "abort",     "acknowledgement", "listens",
+                                   "begins view", "agreement", "meeting"};
   constexpr std::array kOfExchange = {"record", "flags", "rows", "sum request", "sum reply"};
   return head.channel == 0 ? kOfGroup[head.kind] : kOfExchange[head.kind];
 }
