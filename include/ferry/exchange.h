@@ -329,7 +329,8 @@ class FERRY_EXPORT Exchange {
   // expert e have arrived. The receive half must still be called, and returns the status of the
   // dispatch.
   [[nodiscard]] Status ready_experts(Operation operation, std::vector<bool>& ready) noexcept;
-  // True when the receive half would not wait.
+  // True when the receive half would not wait, except that a combine between nodes may wait for the
+  // sums that it then requests.
   bool poll(Operation operation) noexcept;
 
   // Replaces a dispatch or combine whose arguments a front refuses: the other ranks get

@@ -188,8 +188,8 @@ FERRY_EXPORT ferry_code ferry_dispatch_recv(ferry_exchange* exchange, uint64_t o
 FERRY_EXPORT ferry_code ferry_combine_send(ferry_exchange* exchange, const ferry_combine_args* args,
                                            uint64_t* operation);
 FERRY_EXPORT ferry_code ferry_combine_recv(ferry_exchange* exchange, uint64_t operation);
-// Local. 1 when the receive half would not wait; also for NULL and for an operation that is not in
-// flight.
+// Local. 1 when the receive half would not wait, except that a combine between nodes may wait for
+// the sums that it then requests; also 1 for NULL and for an operation that is not in flight.
 FERRY_EXPORT int32_t ferry_poll(ferry_exchange* exchange, uint64_t operation);
 
 // ---- rows and handles: local calls

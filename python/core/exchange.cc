@@ -218,7 +218,9 @@ void bind_exchange(nb::module_& module) {
       module, "Operation", nb::is_generic(), nb::sig("class Operation(typing.Generic[Result])"),
       "A dispatch or combine between its halves. Receive each: the next call of the exchange "
       "receives an operation that was dropped, and its result is lost.")
-      .def("ready", &ready, "True when recv() would not wait.")
+      .def("ready", &ready,
+           "True when recv() would not wait, except that a combine between nodes may wait for the "
+           "sums that it then requests.")
       .def(
           "memory", &memory, nb::sig("def memory(self, /) -> Received[typing.Any]"),
           "For a dispatch, before recv(): a ferry.Received with arrays at the address of the rows, "
