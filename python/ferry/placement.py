@@ -198,10 +198,15 @@ def _moves(old, new):
     to_send, moves = [0] * old.num_ranks, []
     for expert, slots in wanted.items():
         sender = min(holders[expert], key=lambda slot: (to_send[slot // old.per_rank], slot))
-        for first in range(0, len(slots), MOST_COPIES):
-            moves.append((sender, slots[first:first + MOST_COPIES]))
+        for part in _parts(slots):
+            moves.append((sender, part))
             to_send[sender // old.per_rank] += 1
     return sorted(moves)
+
+
+def _parts(slots):
+    """Divides the slots of copies of an expert into lists for one dispatch each."""
+    return [slots[first:first + MOST_COPIES] for first in range(0, len(slots), MOST_COPIES)]
 
 
 _AGREED_BYTES = 1 << 12  # bytes of each rank, as an all_gather needs equal lengths
@@ -328,13 +333,11 @@ def sum_copies(group, gradients, placement):
     if size == 0 or not any(copied):
         return summed
     held = placement.of_rank(group.rank)
-    # An expert with more copies than one dispatch makes is sent in several, in the same order everywhere.
-    parts = {expert: [slots[expert][first:first + MOST_COPIES] for first in range(0, len(slots[expert]), MOST_COPIES)]
-             for rank in range(group.size) for expert in placement.of_rank(rank) if expert >= 0}
-    turns = max(sum(len(parts[placement.of_rank(rank)[slot]]) for slot in copied[rank]) for rank in range(group.size))
+    turns = max(sum(len(_parts(slots[placement.of_rank(rank)[slot]])) for slot in copied[rank])
+                for rank in range(group.size))  # fmt: skip
     totals = {slot: torch.zeros_like(gradients[slot], dtype=torch.promote_types(gradients.dtype, torch.float32))
               for slot in copied[group.rank]}
-    parcels = [(gradients[slot], part) for slot in totals for part in parts[held[slot]]]
+    parcels = [(gradients[slot], part) for slot in totals for part in _parts(slots[held[slot]])]
     most = min(max(map(len, slots)), MOST_COPIES)
     for slot, came in _carry(group, parcels, turns, len(placement.experts), most, size):
         for one in came:
