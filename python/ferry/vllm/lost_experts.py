@@ -1,5 +1,6 @@
 """The experts of lost ranks, which the ranks that remain load from the model's checkpoint."""
 
+import numpy
 import torch
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
@@ -9,16 +10,18 @@ _WEIGHTS = ("w13_weight", "w2_weight", "w13_bias", "w2_bias")  # the parameters 
 _SLICED = ("GptOssForCausalLM",)  # models that load a block of experts by the number of the rank
 
 
-def owners_among(ranks, owners):
-    """Returns the rank that owns each expert when only `ranks` remain: an expert of a lost rank goes to the rank that
-    has the fewest experts by then, the lowest of these. `owners` are the ranks of the first view, by expert."""
+def owners_among(ranks, num_experts, num_ranks):
+    """Returns the rank that owns each expert when `ranks` of num_ranks remain. Each has a block of experts at first, of
+    which the first E % R have one more. An expert of a lost rank goes to the rank that has the fewest experts by then,
+    the lowest of these."""
+    blocks = numpy.array_split(range(num_experts), num_ranks)
+    owners = [rank for rank, block in enumerate(blocks) for _ in block]
     counts = {rank: owners.count(rank) for rank in ranks}
-    found = list(owners)
     for expert, owner in enumerate(owners):
         if owner not in counts:
-            found[expert] = min(ranks, key=lambda rank: (counts[rank], rank))
-            counts[found[expert]] += 1
-    return found
+            owners[expert] = min(ranks, key=lambda rank: (counts[rank], rank))
+            counts[owners[expert]] += 1
+    return tuple(owners)
 
 
 def load(layers, model, config, experts):

@@ -6,7 +6,6 @@ import struct
 from datetime import timedelta
 from typing import NamedTuple
 
-import numpy
 import torch
 import torch.distributed as dist
 from vllm.config import get_current_vllm_config
@@ -20,6 +19,7 @@ import ferry
 from ferry.exchanges import Exchanges
 from ferry.views import begin_view, end_view
 from ferry.vllm.lost_experts import layers_of, load, owners_among
+from ferry.vllm.platform import refuse
 
 DEADLINE = 300.0  # seconds: vLLM waits as long for a step
 _RECORD = struct.Struct("<iq244s")  # of a rank when a view begins: a port, its wave, and why it cannot go on
@@ -52,10 +52,8 @@ class FerryAll2AllManager(All2AllManagerBase):
         # Each tensor parallel rank has its part of the tokens (sequence parallel), rounded up.
         self._max_tokens = -(-config.scheduler_config.max_num_batched_tokens // self._tp_size)
         self._exchanges = Exchanges(ferry.init(process_group=self.cpu_group, deadline=DEADLINE))
-        # By expert its rank: blocks, of which the first E % R have one more.
-        blocks = numpy.array_split(range(self._num_experts), self.world_size)
-        self._owners = self._first_owners = tuple(rank for rank, block in enumerate(blocks) for _ in block)
         self._dispatched = None
+        self._owners = ()  # the rank of each expert, when ranks are lost
 
     def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
         """Sends tokens [T, H] with topk_weights [T, K] and topk_ids [T, K]. Returns (rows [N, H], weights [N, 1] of
@@ -113,8 +111,9 @@ class FerryAll2AllManager(All2AllManagerBase):
         for group in _torch_groups():
             group.survive(timedelta(seconds=DEADLINE))
         number, ranks = self._exchanges.group.view
-        self._owners = tuple(owners_among(ranks, self._first_owners))
-        experts = [expert for expert, owner in enumerate(self._owners) if owner == self.rank]
+        owners = owners_among(ranks, self._num_experts, self.world_size)
+        self._owners = owners if len(ranks) < self.world_size else ()
+        experts = [expert for expert, owner in enumerate(owners) if owner == self.rank]
         layers = layers_of(model)
         try:
             port, wave = self._agree(wave, self._load(layers, model, experts))
@@ -167,6 +166,4 @@ def _refuse_unsupported(parallel):
         "prefill context parallel ranks above 1": parallel.prefill_context_parallel_size > 1,
         "experts placed round robin": parallel.expert_placement_strategy != "linear",
     }
-    for what, is_set in options.items():
-        if is_set:
-            raise NotImplementedError(f"ferry.vllm: {what} with expert parallelism is not implemented")
+    refuse({f"{name} with expert parallelism": is_set for name, is_set in options.items()})

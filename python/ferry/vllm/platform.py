@@ -42,12 +42,16 @@ class FerryCpuPlatform(CpuPlatform):
 def _refuse_in_faults(config):
     """Raises NotImplementedError for options with which engines cannot go on after a fault."""
     parallel = config.parallel_config
-    options = {"without expert parallelism": not parallel.enable_expert_parallel,
-               "with tensor parallel ranks": parallel.world_size > 1,
-               "with speculative decoding": config.speculative_config is not None}  # fmt: skip
-    for what, is_set in options.items():
+    refuse({"fault tolerance without expert parallelism": not parallel.enable_expert_parallel,
+            "fault tolerance with tensor parallel ranks": parallel.world_size > 1,
+            "fault tolerance with speculative decoding": config.speculative_config is not None})  # fmt: skip
+
+
+def refuse(options):
+    """Raises NotImplementedError with the name of the first option that is set. `options`: by name whether each is."""
+    for name, is_set in options.items():
         if is_set:
-            raise NotImplementedError(f"ferry.vllm: fault tolerance {what} is not implemented")
+            raise NotImplementedError(f"ferry.vllm: {name} is not implemented")
 
 
 def _engine_can_be_a_rank(config):
