@@ -97,8 +97,8 @@ class Box:
     def __init__(self, name, hosts_file):
         # Hosts run since different times: the first one by days longer than the second.
         self.clock = Path("/proc/self/ns/time").exists()
-        days = 86400 * 10 * max(ord("z") - ord(name[0]), 0)
-        words = ["unshare", *(["--time", "--monotonic", str(days)] if self.clock else []), "--net", "--ipc", "--uts",
+        seconds = 86400 * 10 * max(ord("z") - ord(name[0]), 0)
+        words = ["unshare", *(["--time", "--monotonic", str(seconds)] if self.clock else []), "--net", "--ipc", "--uts",
                  "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", LIFE, "sh", name, hosts_file]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         preexec_fn=die_with_parent)

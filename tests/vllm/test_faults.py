@@ -68,6 +68,20 @@ def retry(servers):
         assert server.ask("POST", "/fault_tolerance/apply", '{"instruction": "retry"}')[0] == 202
 
 
+def go_on(servers):
+    retry(servers)
+    await_status(servers, "healthy")
+
+
+def fail_to_go_on(server, why, seconds=60):
+    """A retry of the server ends with an error that says why."""
+    retry([server])
+    until = time.monotonic() + seconds
+    while why not in status(server).get("ft_error", ""):
+        assert time.monotonic() < until, status(server)
+        time.sleep(0.2)
+
+
 @contextlib.contextmanager
 def requests_on(servers):
     """Requests are under way on all servers; what becomes of them is not looked at. One that a server has not begun
@@ -102,8 +116,7 @@ def test_engines_go_on_without_lost_ones(model, expected, tmp_path, options):
 
         servers[1].complete([3, BAD_ID, 4])  # ferry refuses its numbers on all ranks
         await_status(servers, "unhealthy")
-        retry(servers)
-        await_status(servers, "healthy")
+        go_on(servers)
         time.sleep(3)  # the wave of the engines ends, though only one of them had a request
         assert [server.complete_all(PROMPTS) for server in servers] == [expected] * 3
 
@@ -111,8 +124,7 @@ def test_engines_go_on_without_lost_ones(model, expected, tmp_path, options):
             with requests_on(servers[:lost]):
                 kill_engine(servers[lost])
                 await_status(servers[:lost], "unhealthy")
-            retry(servers[:lost])
-            await_status(servers[:lost], "healthy")
+            go_on(servers[:lost])
             assert [server.complete_all(PROMPTS) for server in servers[:lost]] == [expected] * lost
         assert "ferry goes on with ranks [0] in view" in servers[0].text()
 
@@ -134,8 +146,7 @@ def test_a_step_that_raises_on_one_rank_ends_that_of_the_others(model, expected,
         assert time.monotonic() - begin < 60
         assert status(servers[1])["fault_info"] == "MemoryError"
         fault.unlink()
-        retry(servers)
-        await_status(servers, "healthy")
+        go_on(servers)
         assert [server.complete_all(PROMPTS) for server in servers] == [expected] * 2
         # vLLM noted that its cache has the keys of this prompt, which the step had to compute.
         assert servers[1].complete(prompt) == servers[0].complete(prompt)
@@ -149,15 +160,10 @@ def test_a_retry_that_fails_can_be_repeated(model, expected, tmp_path):
             await_status(servers[:1], "unhealthy")
         weights.rename(away)
         try:
-            retry(servers[:1])
-            until = time.monotonic() + 60
-            while "rank 0 cannot load experts of lost ranks" not in status(servers[0]).get("ft_error", ""):
-                assert time.monotonic() < until, status(servers[0])
-                time.sleep(0.2)
+            fail_to_go_on(servers[0], "rank 0 cannot load experts of lost ranks")
         finally:
             away.rename(weights)
-        retry(servers[:1])
-        await_status(servers[:1], "healthy")
+        go_on(servers[:1])
         assert servers[0].complete_all(PROMPTS) == expected
 
 
@@ -166,11 +172,7 @@ def test_the_loss_of_rank_0_is_refused_by_name(model, tmp_path):
         with requests_on(servers[1:]):
             kill_engine(servers[0])
             await_status(servers[1:], "unhealthy")
-        retry(servers[1:])
-        until = time.monotonic() + 60
-        while "the engine of rank 0 was lost" not in status(servers[1]).get("ft_error", ""):
-            assert time.monotonic() < until, status(servers[1])
-            time.sleep(0.2)
+        fail_to_go_on(servers[1], "the engine of rank 0 was lost")
 
 
 @pytest.mark.parametrize("arguments, said", [

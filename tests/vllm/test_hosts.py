@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from server import await_start, end, prompts, save_model, serve, start
-from test_faults import TOLERANT, await_status, kill_engine, requests_on, retry
+from test_faults import TOLERANT, await_status, go_on, kill_engine, requests_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
 
@@ -59,8 +59,7 @@ def answers_without_the_second_host(bench, folder):
         with requests_on([first]):
             kill_engine(second)
             await_status([first], "unhealthy")
-        retry([first])
-        await_status([first], "healthy")
+        go_on([first])
         return before, first.complete_all(PROMPTS)
     finally:
         for server in (first, second):
