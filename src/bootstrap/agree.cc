@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <sstream>
 
 namespace ferry::internal {
 
@@ -107,18 +108,28 @@ void check_no_problem(const std::vector<std::string>& problems, const std::vecto
   }
 }
 
-std::string share_reply(std::size_t bytes, const std::string& problem) {
-  return fmt::format("{} {}", bytes, problem);
+std::string share_reply(std::size_t bytes, const std::optional<Error>& problem) {
+  const bool lost = problem && problem->code() == Code::kPeerLost;
+  return fmt::format("{} {} {}", bytes, lost ? problem->culprit() : -1,
+                     problem ? problem->what() : "");
 }
 
 void check_shared(const std::vector<std::string>& replies, const std::vector<int>& ranks) {
   std::vector<std::string> sizes, problems;
+  std::vector<int> lost;
   for (const std::string& reply : replies) {
-    const std::size_t end = std::min(reply.find(' '), reply.size());
-    sizes.push_back(reply.substr(0, end));
-    problems.push_back(reply.substr(std::min(end + 1, reply.size())));
+    std::istringstream words(reply);
+    words >> sizes.emplace_back() >> lost.emplace_back() >> std::ws;
+    std::getline(words, problems.emplace_back(), '\0');
   }
   check_same_bytes(sizes, ranks);
+  for (std::size_t place = 0; place < lost.size(); ++place) {
+    const bool known = ranks.empty() ? lost[place] >= 0 && lost[place] < std::ssize(replies)
+                                     : std::ranges::count(ranks, lost[place]) > 0;
+    if (!known) continue;
+    throw Error(Code::kPeerLost,
+                fmt::format("rank {}: {}", sender_of(ranks, place), problems[place]), lost[place]);
+  }
   check_no_problem(problems, ranks);
 }
 

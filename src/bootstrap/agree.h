@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,9 @@ void check_same_bytes(const std::vector<std::string>& bytes, const std::vector<i
 void check_no_problem(const std::vector<std::string>& problems, const std::vector<int>& ranks = {});
 
 // The text that a rank sends after it has shared a segment: the size, and the problem if there is
-// one. check_shared() makes both checks above for the texts of all ranks.
-std::string share_reply(std::size_t bytes, const std::string& problem);
+// one. check_shared() makes both checks above for the texts of all ranks; a problem that is the
+// loss of a rank is thrown as that.
+std::string share_reply(std::size_t bytes, const std::optional<Error>& problem);
 void check_shared(const std::vector<std::string>& replies, const std::vector<int>& ranks = {});
 
 }  // namespace ferry::internal

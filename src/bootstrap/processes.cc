@@ -54,19 +54,19 @@ class Host {
   // Collective: the coordinator makes a segment for each node, and every rank maps the one of its
   // node. Returns null if there is none; at least one rank then has the reason in `problem`.
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline,
-                                         std::string& problem) {
+                                         std::optional<Error>& problem) {
     try {
       const bool coordinates = roster_.self.rank == roster_.coordinator();
       return coordinates ? offer(bytes, deadline) : take(bytes, deadline);
     } catch (const Error& error) {
-      problem = error.what();
+      problem = error;
       return nullptr;
     }
   }
 
   // Collective: the coordinator sends its segment to the others, or a new one if it has none.
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
-                                   Deadline deadline, std::string& problem) {
+                                   Deadline deadline, std::optional<Error>& problem) {
     try {
       if (roster_.self.rank != roster_.coordinator()) {
         std::shared_ptr<Segment> taken = take(bytes, deadline);
@@ -79,7 +79,7 @@ class Host {
       collectives_->hand_out(handouts, deadline);
       return mine;
     } catch (const Error& error) {
-      problem = error.what();
+      problem = error;
       return nullptr;
     }
   }
@@ -227,7 +227,7 @@ class ProcessRendezvous final : public Rendezvous {
   }
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
-    std::string problem;
+    std::optional<Error> problem;
     std::shared_ptr<Segment> segment = host_->share_segment(bytes, deadline, problem);
     check_shared(all_gather(share_reply(bytes, problem), deadline), ranks());
     FERRY_CHECK(segment.get(), !=, nullptr);
@@ -281,7 +281,7 @@ class ProcessRendezvous final : public Rendezvous {
   std::shared_ptr<Segment> pass_on(std::shared_ptr<Segment> mine, std::size_t bytes,
                                    Deadline deadline) override {
     all_gather("", deadline);
-    std::string problem;
+    std::optional<Error> problem;
     Host& node = node_ ? *node_ : *host_;
     std::shared_ptr<Segment> segment = node.pass_on(std::move(mine), bytes, deadline, problem);
     check_shared(all_gather(share_reply(bytes, problem), deadline), ranks());
