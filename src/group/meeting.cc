@@ -19,11 +19,11 @@ constexpr int kLookUs = 200;
 }  // namespace
 
 // While this rank waits there, it moves messages between nodes and checks whether the group is
-// broken, and in a later view whether a link is lost: the connection of the meeting to the lost
-// rank may last longer than the link. If the wait fails, the rendezvous only knows that a
-// connection ended. So an error that a rank reported before is thrown instead; or else the cause
-// that the ranks of this node see, since the rank that died may be the one that had to pass the
-// report on.
+// broken or a link to a member is lost. The connection of the meeting to a lost rank may last
+// longer than the link; and a rank that gave up may have no way left to say so. If the wait fails,
+// the rendezvous only knows that a connection ended. So an error that a rank reported before is
+// thrown instead; or else the cause that the ranks of this node see, since the rank that died may
+// be the one that had to pass the report on.
 void meet_in_view(GroupState& group, const Deadline& by,
                   const std::function<void(Rendezvous&, const Deadline&)>& call) {
   Status said;
@@ -31,7 +31,7 @@ void meet_in_view(GroupState& group, const Deadline& by,
     group.progress();
     said = group.verdict();
     require_ok(said);
-    if (group.view().number > 1) NextView::look_for_lost_link(group);
+    NextView::look_for_lost_link(group);
   };
   try {
     const Deadline looking = by.looking(look);
