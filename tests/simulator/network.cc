@@ -74,6 +74,7 @@ class Network::SimulatedTransport final : public internal::Transport {
     std::swap(mine.sent, box().sent);
     std::swap(mine.losses, box().losses);
     for (const auto& packet : mine.arrived) {
+      if (simulation_.dead(simulation_.running())) break;  // it died while it read these
       simulation_.note("reads of", static_cast<std::uint64_t>(packet->from),
                        digest_of_packet(packet->head, packet->body));
       read({packet->head, packet->body});

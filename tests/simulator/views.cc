@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <set>
 
 #include "exchange/setup/configuration.h"
@@ -56,7 +57,8 @@ class ViewsRun {
     outcome_.num_views = static_cast<int>(views_.size());
     // A process ends at most one view by its own end, begins at most one when it is admitted, and
     // may end others by calling survive().
-    const int most = 1 + case_.num_processes() + outcome_.num_admitted + num_surviving_;
+    const int admitted = std::max(outcome_.num_admitted, num_with_newcomers());
+    const int most = 1 + case_.num_processes() + admitted + num_surviving_;
     if (outcome_.num_views > most && !case_.has(Fault::kStop))
       complain(fmt::format("{} views without a reason", outcome_.num_views));
     outcome_.digest = simulation_.digest();
@@ -409,6 +411,20 @@ class ViewsRun {
             fmt::format("process {} is rank {} of view {}", simulation_.running(), group.rank(),
                         number));
     return known;
+  }
+
+  // The number of views that begin with a process that the view before them lacks. The process may
+  // have died before it knew.
+  int num_with_newcomers() const {
+    int count = 0;
+    for (auto view = std::next(views_.begin()); view != views_.end(); ++view) {
+      const Members &before = std::prev(view)->second, &now = view->second;
+      const auto has_come = [&](int rank) {
+        return now[rank] != kNobody && now[rank] != before[rank];
+      };
+      if (std::ranges::any_of(std::views::iota(0, case_.num_ranks()), has_come)) ++count;
+    }
+    return count;
   }
 
   // A process that a view has was admitted in that view or in an earlier one, or died meanwhile.
