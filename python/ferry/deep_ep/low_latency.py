@@ -37,14 +37,14 @@ class LowLatency:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
                                        num_experts: int) -> int:
-        """Returns the bytes of shared address space that a rank reserves for these shapes. Memory is allocated when
-        rows are written."""
+        """Returns the bytes of shared address space that a rank reserves for these shapes, with fp8 or bf16 dispatches,
+        whichever needs more. Memory is allocated when rows are written."""
         max_tokens = integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
         num_ranks = integer("num_ranks", num_ranks, 1)
         config = arguments.config(max_tokens, num_ranks, hidden=integer("hidden", hidden, 1),
-                                  num_experts=integer("num_experts", num_experts, 1), top_k=1, dtype="bfloat16",
-                                  wire="fp8")
-        return ferry.window_bytes(num_ranks, max_tokens=max_tokens, **config).worst
+                                  num_experts=integer("num_experts", num_experts, 1), top_k=1, dtype="bfloat16")
+        return max(ferry.window_bytes(num_ranks, max_tokens=max_tokens, wire=wire, **config).worst
+                   for wire in ("fp8", "none"))
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Checks its arguments and does nothing else: a call does not depend on data of earlier calls."""
