@@ -293,6 +293,15 @@ FERRY_SAME(FERRY_COMBINE_WIRE_INT8_BLOCK8, ferry::CombineWire::kInt8Block8);
 FERRY_SAME(FERRY_COMBINE_WIRE_INT8_BLOCK128, ferry::CombineWire::kInt8Block128);
 FERRY_SAME(FERRY_COMBINE_WIRE_LOGFMT10, ferry::CombineWire::kLogfmt10);
 
+FERRY_SAME(FERRY_ALGORITHM_AUTO, ferry::Algorithm::kAuto);
+FERRY_SAME(FERRY_ALGORITHM_FULLMESH, ferry::Algorithm::kFullmesh);
+FERRY_SAME(FERRY_ALGORITHM_HIERARCHICAL, ferry::Algorithm::kHierarchical);
+FERRY_SAME(FERRY_ALGORITHM_ALLGATHER, ferry::Algorithm::kAllgather);
+
+FERRY_SAME(FERRY_NODE_SUMS_ROW_TYPE, ferry::NodeSums::kRowType);
+FERRY_SAME(FERRY_NODE_SUMS_FP32, ferry::NodeSums::kFp32);
+FERRY_SAME(FERRY_NODE_SUMS_EXACT, ferry::NodeSums::kExact);
+
 FERRY_SAME(FERRY_SCALE_ORDER_ROW_MAJOR, ferry::ScaleOrder::kRowMajor);
 FERRY_SAME(FERRY_SCALE_ORDER_COLUMN_MAJOR, ferry::ScaleOrder::kColumnMajor);
 
