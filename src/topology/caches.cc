@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace ferry::internal {
@@ -26,11 +28,13 @@ std::uint64_t parse_size(const std::string& text) {
   return text.back() == 'K' ? value << 10 : text.back() == 'M' ? value << 20 : value;
 }
 
+std::string cpu_folder(int cpu) { return fmt::format("/sys/devices/system/cpu/cpu{}/", cpu); }
+
 std::string cache_folder(int cpu, int index) {
-  return fmt::format("/sys/devices/system/cpu/cpu{}/cache/index{}/", cpu, index);
+  return fmt::format("{}cache/index{}/", cpu_folder(cpu), index);
 }
 
-// The folders of a processor's caches, in the order of their levels.
+// The folders of a processor's caches, in the order of their levels. One that is offline has none.
 std::vector<std::string> cache_folders(int cpu) {
   std::vector<std::string> folders;
   for (int index = 0; !read_line(cache_folder(cpu, index) + "size").empty(); ++index)
@@ -42,9 +46,10 @@ std::uint64_t find_last_level_cache_bytes() {
   constexpr std::uint64_t kUnknown = std::uint64_t{32} << 20;
   std::uint64_t total = 0;
   std::set<std::string> seen;  // the list of processors that share a cache identifies the cache
-  for (int cpu = 0;; ++cpu) {
+  std::error_code none;
+  for (int cpu = 0; std::filesystem::exists(cpu_folder(cpu), none); ++cpu) {
     const std::vector<std::string> folders = cache_folders(cpu);
-    if (folders.empty()) break;
+    if (folders.empty()) continue;
     if (seen.insert(read_line(folders.back() + "shared_cpu_list")).second)
       total += parse_size(read_line(folders.back() + "size"));
   }
