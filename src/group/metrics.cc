@@ -121,7 +121,7 @@ Descriptor new_file(const std::string& path) {
 bool write_all(const Descriptor& file, const std::string& text) {
   for (std::size_t written = 0; written < text.size();) {
     const ssize_t more = write(file.fd(), text.data() + written, text.size() - written);
-    if (more <= 0 && errno != EINTR) return false;
+    if (more == 0 || (more < 0 && errno != EINTR)) return false;
     written += static_cast<std::size_t>(std::max<ssize_t>(more, 0));
   }
   return true;

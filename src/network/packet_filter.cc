@@ -64,6 +64,7 @@ Program program_of(const std::set<Ip>& sources, int ignored) {
 }  // namespace
 
 std::string let_through_only(int fd, const std::set<Ip>& sources) {
+  int error = E2BIG;
   // Tries whole addresses first, then networks of /24 and /64, then networks of /16 and /32.
   for (int ignored = 0; ignored <= 2; ++ignored) {
     std::set<Ip> networks;
@@ -76,8 +77,9 @@ std::string let_through_only(int fd, const std::set<Ip>& sources) {
     if (program.size() > BPF_MAXINSNS) continue;
     const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
     if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0) return {};
+    error = errno;
   }
-  return std::strerror(errno);
+  return std::strerror(error);
 }
 
 }  // namespace ferry::internal
