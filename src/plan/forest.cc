@@ -92,15 +92,12 @@ void Forest::set_starts() {
   const auto latency = [&](const Node& node) { return graph_.link(node.kind).latency_us; };
   for (Node& node : nodes_) {
     node.start_us = node.sources > 0 ? latency(node) : std::numeric_limits<double>::infinity();
-    node.last_start_us = node.sources > 0 ? latency(node) : 0;
   }
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     for (const int child : nodes_[i].children) {
       Node& behind = nodes_[child];
       behind.sources += nodes_[i].sources;
       behind.start_us = std::min(behind.start_us, nodes_[i].start_us + latency(behind));
-      behind.last_start_us =
-          std::max(behind.last_start_us, nodes_[i].last_start_us + latency(behind));
     }
   }
 }

@@ -26,7 +26,6 @@ class Forest {
     double sources = 0;  // the number of sources that have this node in their trees
     double start_us =
         0;  // dispatch: the earliest time at which the first byte of this hop can move
-    double last_start_us = 0;  // the latest such time over all sources
     // A bit for each level. Bit i is set if a source uses this node as a first hop, and i is the
     // outermost level at which the two ends of the hop are in different groups.
     std::uint32_t levels = 0;
