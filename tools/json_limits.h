@@ -1,5 +1,5 @@
-// Limits on JSON from outside. The JSON library has none, and each level and each value of a text
-// takes memory and stack.
+// Limits on JSON that ferry did not write. The JSON library has no limits: each value takes memory,
+// and each level of nesting takes stack.
 #pragma once
 
 #include <cstddef>

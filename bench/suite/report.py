@@ -41,8 +41,8 @@ the better one. Every run of ferry is compared with its oracle, bit for bit.
 MPI_TEXT = """
 ## Against MPI collectives
 
-The same tokens, routing and loops over {library} ([bench](../bench/mpi_bench.cc)), with ferry's
-SIMD kernels and memory in huge pages. *a2av*: counts, rows sorted by expert, `MPI_Alltoallv`, a
+The programs over {library} ([bench](../bench/mpi_bench.cc)) have the same tokens, routing and loops
+as ferry, and its SIMD kernels and memory in huge pages. *a2av*: counts, rows sorted by expert, `MPI_Alltoallv`, a
 local move to expert-major order, and back. *dedup*: one row per distinct rank, expanded and summed
 by the receiver. Where ranks outnumber processors they yield while they wait, in MPI as in ferry. In
 brackets: the round in which MPI did best against ferry.

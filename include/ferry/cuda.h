@@ -140,7 +140,7 @@ class FERRY_EXPORT Exchange {
   // stream, once the receive half of the combine before was issued (docs/cuda.md).
   void* outputs() const;
 
-  // The first error that kernels have found since the last check, if there is one. Does not wait
+  // The latest error that kernels have reported since the last check, or none. Does not wait
   // for kernels. After a rejected call, a mismatch or a lack of capacity, all ranks get the error
   // and the exchange stays usable. After a rank died, departed or missed the group's deadline, the
   // exchange stays broken.

@@ -146,8 +146,9 @@ void bind_collectives(nb::module_& module) {
            "the node can read, taken from shared_bytes. Local. Data of all_gather_v, "
            "reduce_scatter_v and broadcast that lie there and do not fit the caches are read in "
            "place, without a copy into the window. Elsewhere it is an array as any other. It may "
-           "outlive this object. ferry.Capacity when shared_bytes or the machine do not have this "
-           "many bytes in a row.")
+           "outlive this object. ferry.Capacity if no free piece of shared_bytes is large enough, "
+           "or if "
+           "the machine lacks the memory.")
       .def(
           "close", [](const PyCollectives& self) { self.close(); }, "Releases the window. Local.");
   bind_moves(type);

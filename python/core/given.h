@@ -48,7 +48,7 @@ class Given {
     const Tensor read = dense(name, element, {-1}, !std::is_const_v<T>);
     return {static_cast<T*>(read.data), read.given() ? static_cast<std::size_t>(read.size()) : 0};
   }
-  // [rows, columns], or [rows] of one column.
+  // The shape is [rows, columns], or [rows], which gives a matrix of one column.
   template <typename T>
   cann::Matrix<const T> matrix(const char* name, Element element) const {
     const std::size_t dims = tensor(name).shape.size();

@@ -93,7 +93,7 @@ class Exchange:
                  wait_for_counts: bool = True, **unknown: Any) -> Received:
         """Sends each token to the ranks of its experts, and returns the rows that this rank receives.
 
-        tokens: [T, H] of the exchange's dtype; rows may have a pitch.
+        tokens: [T, H] of the exchange's dtype, or of any type of one byte if that is uint8; rows may have a pitch.
         topk_ids: int32 or int64 [T, K]; -1: not sent.
         topk_weights: float32 [T, K], sent with the rows; given by all ranks or by none.
         handle: of an earlier dispatch, whose routing is used again; topk_ids is not given then.
@@ -154,7 +154,8 @@ class Exchange:
         return self._view(self.native.outputs, [num_rows, hidden], dtype)
 
     def check(self) -> None:
-        """Raises the first error that kernels have found since the last check. It does not wait for kernels."""
+        """Raises the latest error that kernels have reported since the last check, in a broken exchange at every call.
+        Does not wait for kernels."""
         self.native.check()
 
     def finish(self) -> None:

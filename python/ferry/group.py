@@ -47,8 +47,8 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
          ) -> _core.Group:
     """Makes the group of the ranks of a job, and returns the Group of this rank.
 
-    Without an argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx or
-    Slurm. Otherwise the ranks are given by one of these arguments:
+    Without one of the following arguments the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra
+    (MPICH), PMIx or Slurm. A spare first waits there for a place, without a deadline (await_place).
 
     process_group: a torch.distributed ProcessGroup.
     comm: an mpi4py communicator.
@@ -60,13 +60,13 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     slot, with address and size and in place of rank: this process takes the place of rank `slot`, which a running
         group of processes has lost. The address is group.address of that group. If no rank is left on the host of rank
         0, it is the same port on the first host that has ranks (docs/placement.md). The call waits until the members of
-        that group call admit(), and returns the Group in the view that begins. Without an argument FERRY_NEWCOMER=1,
-        which `ferry launch --restart` sets, has the same meaning.
+        that group call admit(), and returns the Group in the view that begins. In a job that is found in the
+        environment FERRY_NEWCOMER=1, which `ferry launch --restart` sets, has the same meaning.
 
     members, with an address: the ranks that the group begins with, ascending and equal on all of them. Its first view
         lacks the other ranks; a process of one of them waits for admit(), as with slot. Between hosts the topology must
-        say on which hosts the other ranks will be. Without an argument FERRY_GROUP_SIZE is the size of a group that
-        begins with the ranks of the job.
+        say on which hosts the other ranks will be. In a job that is found in the environment FERRY_GROUP_SIZE is the
+        size of a group that begins with the ranks of the job.
 
     process_group, comm and all_gather are used in this call only, for bytes of fixed lengths. FERRY_SECRET protects the
     group from a process that can read or change these bytes (docs/hosts.md, Security). name distinguishes groups that

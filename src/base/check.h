@@ -1,6 +1,6 @@
-// FERRY_CHECK: invariants of ferry itself, which no argument and no message of another rank can
-// break. They are always on. They are used where one object gives data to another, in pairs: the
-// writer checks, and so does the reader. Code that runs for each row has none.
+// FERRY_CHECK checks an invariant of ferry itself, which no argument and no message of another rank
+// can break. Every build has the checks. Where one object gives data to another, usually both
+// check: the one that writes and the one that reads. Code that runs for each row has no check.
 #pragma once
 
 #include <fmt/format.h>

@@ -25,8 +25,8 @@ bool is_same_process(const Hello& a, const Hello& b);
 // this throws soon after kAfter, because that process refuses this rank 0 and all of its ranks.
 Descriptor listen_patiently(const Roster& roster, Deadline deadline);
 
-// Checks a TCP endpoint while its owner waits for connections. A Unix socket needs no check, since
-// it cannot belong to another group.
+// Checks a TCP endpoint while its owner waits for connections: its address may lead to another
+// process. A Unix socket needs no check, since only one process can listen at its name.
 class EndpointCheck {
  public:
   explicit EndpointCheck(const Roster& roster);

@@ -54,8 +54,9 @@ inline std::int64_t num_local(const Attributes& a) {
 // The settings for checked attributes, except the types and wires, which the caller sets.
 ExchangeConfig exchange_config(const Attributes& attributes, const Batch& batch);
 
-// For checked attributes, the number A of the operators: the most rows that this rank receives from
-// the ranks of one tp_rank.
+// For checked attributes. The size A in CANN's documentation of the operators: the most rows that
+// this rank can receive from all ranks of one tp_rank. `elastic`: this rank may come to hold routed
+// experts or a shared expert, so the result is the larger one of both.
 std::int64_t row_capacity(const Attributes& attributes, const Batch& batch, bool elastic);
 
 }  // namespace ferry::cann::internal

@@ -65,8 +65,8 @@ void check_weights(const char* name, const Matrix<const float>& weights,
 void take_mask(const Matrix<const std::uint8_t>& mask, const Matrix<const std::int32_t>& ids,
                ferry::DispatchArgs& args);
 
-// Raises each element of `info` to the longest wait, in microseconds, for a tensor-parallel rank of
-// that source.
+// info[i] becomes the longest wait for one of the tensor-parallel ranks of source i, in
+// microseconds, if that is more than it was. Does nothing if `info` is empty.
 void record_waits(const OperationTimes& times, int tp_size, std::span<std::int64_t> info);
 
 }  // namespace ferry::cann::internal

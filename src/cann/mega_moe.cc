@@ -81,7 +81,8 @@ ExchangeConfig layer_config(const MegaMoeShape& shape) {
   return config;
 }
 
-// Collective: the widths of the experts must be equal.
+// Throws Error(kMismatch) unless `mine`, the intermediate size of the experts, is equal on all
+// ranks of the view. Collective.
 void compare_intermediate(Group group, std::int64_t mine) {
   std::vector<std::int64_t> all(group.size());
   if (Status status = group.all_gather(&mine, sizeof mine, all.data()); !status.ok())

@@ -17,7 +17,8 @@ namespace ferry::internal {
 
 class IssueOrder {
  public:
-  // The number of kernels of each phase that a rank has issued. The rank is the only writer.
+  // For each phase the number of kernels that a rank has issued, or the largest number once it has
+  // left. The rank is the only writer.
   using Counts = std::array<std::atomic<std::uint64_t>, kNumCudaPhases>;
 
   const std::shared_ptr<Counts>& counts() const noexcept { return mine_; }

@@ -57,7 +57,7 @@ std::string text_of(const Offer& offer) {
   return fmt::format("{} {} {}", offer.segment->bytes(), offer.number, offer.terms);
 }
 
-// Returns the bytes of its segment, too.
+// Reads what text_of() wrote. Returns the offer without its segment, and the segment's bytes.
 std::pair<Offer, std::size_t> offer_in(const std::string& text, int sender) {
   std::istringstream words(text);
   Offer offer;

@@ -43,9 +43,9 @@ Error error_of(int rank, const std::string& report, const std::vector<int>& rank
           std::ranges::binary_search(ranks, peer) ? peer : rank};
 }
 
-// True if all reports are empty. There is one of each of `ranks`, and all ranks read the same
-// reports. If a rank does not wait any more, throws its error: that of rank `self`, or else that of
-// the first such rank.
+// `reports` has one report for each rank in `ranks`, and is equal on all ranks. Returns true if all
+// reports are empty. Throws if a rank gave up, lost a link or was stopped: the error of rank `self`
+// if it is one of these, else that of the first such rank.
 bool all_there(const std::vector<std::string>& reports, const std::vector<int>& ranks, int self) {
   std::optional<std::size_t> ended;
   bool all = true;

@@ -27,7 +27,7 @@ std::shared_ptr<GroupState> NextView::newcomer(std::unique_ptr<Rendezvous> meeti
   try {
     enter(*group, admission, {}, nullptr, by);
   } catch (...) {
-    group->verdict_.closed.store(true, std::memory_order_relaxed);  // as in the constructor
+    group->verdict_.closed.store(true, std::memory_order_relaxed);  // it is in no group yet
     throw;
   }
   group->counters().add(Counter::kPid, static_cast<std::uint64_t>(getpid()));

@@ -49,9 +49,10 @@ HWY_INLINE void with_type(DataType type, Body body) {
   }
 }
 
-// Calls body(from, to, h) for each chunk of n elements; h is the index of its first element. The
-// elements behind the last whole chunk are copied to a chunk that is filled up with zeros.
-// to_element 0: nothing is written.
+// Divides n elements into chunks, and calls body(from, to, h) for each; h is the index of its first
+// element. The elements behind the last whole chunk are copied to a chunk that is filled up with
+// zeros, and only their results are written. from_element, to_element: bytes of an element; if
+// to_element is 0, nothing is written.
 template <std::size_t from_element, std::size_t to_element, class Body>
 HWY_INLINE void for_each_chunk(const std::byte* from, std::byte* to, std::size_t n, Body body) {
   const std::size_t chunk = 2 * hn::Lanes(FloatTag());

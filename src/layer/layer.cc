@@ -278,8 +278,8 @@ ExpertRows Run::rows_of(const Batch& batch, int expert) const {
   return rows;
 }
 
-// The send half of combine. Where the experts failed, it refuses the call, which then fails on all
-// ranks.
+// The send half of combine. If the experts of this batch failed, or there was no memory for their
+// outputs, it refuses the combine, which then fails on all ranks.
 Status Run::publish(Batch& batch) const {
   FERRY_CHECK(std::ranges::count(batch.done, false), ==, 0);
   if (!batch.failed.ok()) return exchange_.refuse_combine(batch.failed, args_.active_ranks);

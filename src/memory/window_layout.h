@@ -111,7 +111,8 @@ class WindowLayout {
   }
 
   // Sections of a receive buffer: one, or one per local expert with kPadded.
-  std::int64_t section_stride() const noexcept { return section_.stride; }  // rows, to the next
+  // The rows from the start of a section to the start of the next one.
+  std::int64_t section_stride() const noexcept { return section_.stride; }
   std::int64_t max_section_rows() const noexcept { return section_.max_rows; }
   std::int64_t expected_section_rows() const noexcept { return section_.expected_rows; }
   std::int64_t max_rows() const noexcept { return max_rows_; }  // of a receive buffer, all sections

@@ -30,7 +30,8 @@ class LineReader {
   // another unit.
   std::optional<double> quantity(std::string_view text, std::string_view unit) const;
   double required(std::string_view text, std::string_view unit) const;
-  // Reads a rate in GB/s.
+  // Reads a rate with the unit GB/s or Gbit/s. Returns it in GB/s, or nullopt if the text has
+  // another unit.
   std::optional<double> rate(std::string_view text) const;
   double required_rate(std::string_view text) const;
   // Reads the rest of the line, which is the source of the values before it. Refuses a rate or a

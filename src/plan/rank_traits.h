@@ -1,4 +1,5 @@
-// RankTraits: the properties of ranks as numbers. Ranks with equal properties have equal numbers.
+// RankTraits: what a routing says about each rank. Ranks that hold equally many experts with equal
+// loads have the same colour. `groups` has the groups to which each rank belongs.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ class ExpertMap {
   std::vector<std::int32_t> owner_;   // [columns]
   std::vector<std::int32_t> local_;   // [columns]
   std::vector<std::int32_t> shared_;  // [members]: index of the member's shared column; -1: none
-  std::vector<std::int32_t> first_;   // [members + 1] into by_member_
+  std::vector<std::int32_t> first_;   // [members + 1]: a member's columns begin here in by_member_
   std::vector<std::int32_t> by_member_;
 };
 

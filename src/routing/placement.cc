@@ -90,9 +90,9 @@ void place_by_member(ColumnSums& sums, Route& route) {
   }
 }
 
-// The receive buffer of a rank holds the rows of that rank's own tp_rank first, and then those of
-// the next ones (cyclic). So at another tp_rank the rows of this rank's domain follow those of the
-// tp_ranks from that one up to this rank's.
+// The receive buffer of a rank of tp_rank t holds the rows from the sources of tp_rank t first,
+// then those of t + 1, and so on (cyclic). Appends to route.shifts, for each t and each element in
+// [first, last), the number of rows that lie before those from this rank's tp_rank.
 void shift_to_tp_ranks(std::int64_t first, std::int64_t last, const ColumnSums& sums,
                        Route& route) {
   const int tp_size = route.active->tp_size;

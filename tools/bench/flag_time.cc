@@ -79,7 +79,8 @@ double mean_flag_ns(const std::vector<int>& cores, std::size_t count) {
 }
 
 bool cores_moved(std::span<const double> flags_ns) noexcept {
-  constexpr double kApart = 2;  // a flag takes five times as long between caches as within one
+  // Between two last-level caches a flag takes about four times as long as within one.
+  constexpr double kApart = 2;
   const auto [least, most] = std::ranges::minmax_element(flags_ns);
   return least != flags_ns.end() && *most > kApart * *least;
 }

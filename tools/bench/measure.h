@@ -16,7 +16,8 @@ namespace ferry::bench {
 
 // The bytes that cross a level of the topology in one pair.
 struct LevelBytes {
-  // "host": the bytes between nodes. "rank": the bytes that the busiest rank moves inside its node.
+  // A level down to "host", such as "rack": the bytes between its groups. "rank": the bytes that
+  // the busiest rank moves inside its node.
   std::string name;
   // The bytes of rows and scales; between nodes, those that leave the busiest node.
   double bytes = 0;

@@ -16,9 +16,8 @@ namespace ferry::bench {
 
 struct RealSkew {
   std::array<double, 8> group_load;  // the loads of the groups over their mean, ascending
-  std::array<double, 17>
-      // The loads of the experts of a group over their mean, at the quantiles 0, 1/16, .., 1.
-      load_in_group;
+  // The loads of the experts of a group over their mean, at the quantiles 0, 1/16, .., 1.
+  std::array<double, 17> load_in_group;
 };
 
 // The load of requests with 1,000 tokens in and 1,000 out. It is used for at most kMostDecodeTokens

@@ -1,5 +1,5 @@
-// Routing: which experts the tokens of a rank choose. All functions depend on a seed only, so that
-// every rank can compute the choices of every rank.
+// Routing: which experts the tokens of a rank choose. The results depend only on the arguments,
+// among them a seed, and on files, so that every rank can compute the choices of every rank.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ struct Choices {
 // equal groups, in order. A token then chooses experts of its best `top_groups` groups only. The
 // score of a group is the sum of the scores of its best two experts.
 struct Gate {
-  // NOLINTNEXTLINE(google-explicit-constructor): without groups a gate is its top-k
+  // NOLINTNEXTLINE(google-explicit-constructor): a top-k is a gate without groups
   Gate(int k, int num_groups = 1, int num_top_groups = 1)
       : top_k(k), groups(num_groups), top_groups(num_top_groups) {}
   int top_k, groups, top_groups;

@@ -1,4 +1,5 @@
-// How a Job starts, its event loop, and its streams; see job.h.
+// How a Job starts, its event loop, its streams, and the orders and reports between a launcher and
+// its agents; see job.h.
 #include "tools/launch/job.h"
 
 #include <fmt/format.h>

@@ -61,7 +61,8 @@ inline constexpr std::string_view kReportEnded =
 // A rank failed and may be started again. Followed by its place, whether a rank of the host is in a
 // group (0 or 1), and what happened.
 inline constexpr std::string_view kReportLost = "ferry agent lost: ";
-// The answer to kOrderAsk: its number, and 0 or 1.
+// The answer to kOrderAsk. Followed by the number of the question, and by 1 if a rank of the host
+// is in a group, else 0.
 inline constexpr std::string_view kReportAdmits = "ferry agent admits: ";
 
 // The input of an agent, as the agent reads it.

@@ -1,4 +1,4 @@
-// Writes plans as CSV (RFC 4180).
+// Writes plans as CSV: quotes as in RFC 4180, but lines end with "\n".
 #pragma once
 
 #include <string>

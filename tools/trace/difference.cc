@@ -157,7 +157,8 @@ class RankComparison {
   RankComparison(const std::string& a, const std::string& b, int rank)
       : a_(a), b_(b), rank_(rank) {}
 
-  // The first difference of this rank. Appends to `settings` the settings of exchanges that differ.
+  // Returns the first difference between the records of this rank. Settings with other values are
+  // no difference: those that come before it are appended to `settings`.
   std::optional<RankDifference> first(std::vector<std::string>& settings) const {
     const std::optional<std::size_t> only_a = first_missing(a_, b_), only_b = first_missing(b_, a_);
     std::optional<RankDifference> found;

@@ -14,7 +14,7 @@ from .results import ResultsError
 
 WIDTH_IN, NOTE_IN, PIXELS_PER_INCH = 7.6, 0.2, 200
 INK, QUIET, CARD, EDGE, GRID = "#1f2328", "#59636e", "#ffffff", "#d1d9e0", "#eaeef2"
-# Readers with a dark mode show these colours instead.
+# The colours that replace these in an svg where the viewer prefers a dark colour scheme.
 DARK = {INK: "#f0f6fc", QUIET: "#9198a1", CARD: "#0d1117", EDGE: "#3d444d", GRID: "#262c36"}
 # Okabe and Ito's colours, which stay apart for colour-blind readers, in an order that also keeps neighbours apart.
 SERIES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"]

@@ -36,8 +36,8 @@ def _send(world, buffer, inputs, topk=True, x=None, **more):
 
 
 def _outputs(inputs):
-    """Returns outputs of the experts for the received rows of each rank. Their sums depend on the order of the
-    roundings."""
+    """Returns made-up outputs of the experts for the received rows of each rank. Their sum can have other bits if it is
+    added in another order or rounded more than once, so that a test finds that."""
     return [(inputs.received(rank, inputs.x).float() * (0.37 + rank)).bfloat16() for rank in range(inputs.num_ranks)]
 
 

@@ -26,8 +26,9 @@ def read(text):
 
 
 def ids_of_ranks(world, tokens):
-    """Returns (ids int64 [tokens, top_k] of each rank, number of experts, a multiple of the ranks). The first tokens of
-    a trace are those of rank 0; after its last token comes the first again."""
+    """Returns (ids, num_experts). `ids` has int64 [tokens, top_k] for each rank; num_experts is a multiple of the
+    number of ranks. Rank 0 gets the first tokens of the trace, rank 1 the next ones, and so on; the trace is repeated
+    as often as needed. Without a trace ids are drawn with a skew."""
     if world.routing is None:
         generator = torch.Generator().manual_seed(world.seed)
         skewed = (1 / torch.arange(1, 4 * world.size + 1)).expand(tokens * world.size, -1)

@@ -11,7 +11,7 @@ from ferry.deep_ep import device_layout, handles
 from ferry.errors import InvalidArgument
 
 DEPTH = 2  # the most operations between their halves, and dispatches whose rows are kept
-_UNIT = 4  # a column of scales has a multiple of 4 rows, as columns begin at 16 bytes
+_UNIT = 4  # a column of scales has a multiple of 4 rows, so that each begins at a multiple of 16 bytes
 
 
 class Padded:

@@ -24,11 +24,11 @@ _CALLED = ("device", "cuda")
 
 
 class DeviceRows:
-    """The rows x [T, H] of a dispatch, or a pair of rows and scales [T, n], on the device. It has `tokens` as the
-    exchange takes them, and `format`, keyword arguments of the exchange as a tuple of pairs. A pair travels as rows of
-    bytes, each with its scales at the end.
+    """The argument x of a dispatch, on the device: rows [T, H], or (rows, scales) with scales [T, n].
 
-    Raises ferry.InvalidArgument.
+    `tokens` are the rows that the exchange sends. Rows of bfloat16, float16 or float32 without scales are sent as they
+    are, and all others as bytes, with the scales of a row at its end. `format` has the keyword arguments of the
+    exchange, as a tuple of (name, value). The constructor raises ferry.InvalidArgument if x has another form.
     """
 
     def __init__(self, x, device):

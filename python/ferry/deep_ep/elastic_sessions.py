@@ -49,8 +49,8 @@ class Sessions:
 
     @staticmethod
     def get_agrs_buffer_size_hint(group, num_max_session_bytes):
-        """Returns num_max_session_bytes rounded up to 2 MiB. ferry does not need it: it allocates memory when tensors
-        are gathered."""
+        """Returns num_max_session_bytes rounded up to 2 MiB. ferry does not use this hint, since it allocates memory
+        when tensors are gathered."""
         return rounded_up(integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES), SIZE_UNIT)
 
     def agrs_set_config(self, num_max_session_bytes, num_max_all_gathers_per_session):

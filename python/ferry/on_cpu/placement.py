@@ -41,7 +41,7 @@ class _DeviceType(type):
 
 
 class device(metaclass=_DeviceType):
-    """Replaces torch.device. A mapped device is the CPU."""
+    """Replaces torch.device. Returns the CPU for a device type that map_device() was given, and for a number."""
 
     def __new__(cls, *args, **kwargs):
         named = args[0] if args else kwargs.get("type", kwargs.get("device"))

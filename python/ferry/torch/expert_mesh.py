@@ -39,9 +39,10 @@ def _initialised():
 
 
 def checked(mesh, said):
-    """Returns the DeviceMesh of the ranks in `said`, the result of torch_ranks(): `mesh`, or without it one of all
-    ranks of torch.distributed. Returns None for one rank, for ranks that are threads, and where torch.distributed is
-    not in use. Raises InvalidArgument if the mesh does not fit the ranks, or none can be made."""
+    """Returns `mesh` if it is given. Otherwise returns a new DeviceMesh of all ranks of torch.distributed, or None: for
+    one rank, for ranks that are threads, and where torch.distributed is not in use. `said` is the result of
+    torch_ranks(). Raises InvalidArgument if the mesh does not fit the ranks, if only some ranks gave one, or if none
+    can be made."""
     ranks = [rank for rank, _ in said]
     given = [has_mesh for _, has_mesh in said]
     if any(given) and not all(given):

@@ -52,10 +52,10 @@ def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
 
 
 class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
-    """Collectives of dense CPU tensors, by shared memory on one host and by UCX between hosts.
+    """Collectives and messages of dense CPU tensors, by shared memory on one host and by UCX between hosts.
 
-    Sums are in float32 (float64 and integers in their own type) over ranks in ascending order, rounded once. Errors are
-    those of ferry, which name the rank that caused them.
+    Sums are computed in float32 (of float64 and of integers in their own type), with the ranks in ascending order, and
+    rounded once. Errors are those of ferry, and name the rank that caused them.
     """
 
     def __init__(self, options: Any):

@@ -9,7 +9,8 @@ import weakref
 import ferry
 from ferry.exchanges import Exchanges
 
-# As long as gloo waits, because ranks that save a checkpoint or compile come late. A rank that died is noticed at once.
+# Seconds: the default timeout of gloo. It is that long because ranks that save a checkpoint or compile come late to a
+# call. A rank that died is noticed at once.
 DEADLINE = 1800.0
 
 _by_group = weakref.WeakKeyDictionary()  # Exchanges of a process group, which they must not keep alive

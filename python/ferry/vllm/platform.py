@@ -48,7 +48,8 @@ def _refuse_in_faults(config):
 
 
 def refuse(options):
-    """Raises NotImplementedError with the name of the first option that is set. `options`: by name whether each is."""
+    """Raises NotImplementedError with the name of the first option that is set. `options` maps the name of each option
+    to whether it is set."""
     for name, is_set in options.items():
         if is_set:
             raise NotImplementedError(f"ferry.vllm: {name} is not implemented")

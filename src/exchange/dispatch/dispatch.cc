@@ -51,7 +51,8 @@ Status Dispatch::announce(const DispatchArgs& args) {
 Status Dispatch::post(const DispatchArgs& args) {
   const WindowLayout& layout = setup_.layout;
   Pool& pool = *exchange_.pool;
-  // A buffer is always free: hand_over() and allocate_outputs() limit the number of live views.
+  // A buffer is always free, because show(), hand_over() and allocate_outputs() limit the number of
+  // live views.
   buffer_ = pool.free_buffer().value();
   pin_ = std::make_shared<Pin>(exchange_.pool, buffer_);
   FERRY_CHECK(pool.published(buffer_), <, number());
