@@ -199,7 +199,10 @@ typedef struct ferry_output_rows {
 } ferry_output_rows;
 
 // All arrays must stay valid and unchanged until combine_recv returns, except for expert rows that
-// are copied: combine_send has read those. H' is the width of the expert rows.
+// are copied: combine_send has read those. H' is the width of the expert rows. The results (out,
+// out_topk_weights, y, rstd) do not lie in the window, and do not overlap each other or an input.
+// Exceptions, in exactly the same memory: a dense out, or y, may replace a bias, shared_output or
+// residual; out may replace the dispatched tokens, and out_topk_weights topk_weights.
 typedef struct ferry_combine_args {
   uint32_t struct_size, version;
   const ferry_handle* handle;  // from the dispatch; NULL: found from `dispatched`

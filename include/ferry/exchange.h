@@ -223,8 +223,10 @@ struct CombineArgs {
   // On the expert side, in the shape of Received::weights: returned to the sources in
   // out_topk_weights.
   const float* row_weights = nullptr;
-  // [T, H'], written here. Not in the window, and apart from expert_rows, topk_weights and norm.y.
-  // A dense `out` may be a bias, shared_output or norm.residual itself, which it then replaces.
+  // [T, H'], written here. It and the other results (out_topk_weights, norm.y, norm.rstd) do not
+  // lie in the window, and do not overlap each other or an input. Exceptions, in exactly the same
+  // memory: a dense `out`, or norm.y, may replace a bias, shared_output or norm.residual; `out` may
+  // replace dispatched->tokens, and out_topk_weights topk_weights.
   void* out = nullptr;
   DataType out_dtype = DataType::kBf16;
   std::int64_t out_pitch_bytes = 0;      // 0: dense
@@ -335,7 +337,8 @@ class FERRY_EXPORT Exchange {
 
   // Replaces a dispatch or combine whose arguments a front refuses: the other ranks get
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
-  // error that broke the group. `active_ranks` are those of the call (chosen_ranks): invalid ranks,
+  // error that broke the group. A `why` whose code says that the group is broken, or ok, becomes
+  // kInvalidArgument. `active_ranks` are those of the call (chosen_ranks): invalid ranks,
   // such as {-1}, mean that they are not known, and then this rank waits for no rank. A rank that
   // is not active refuses for itself alone, without a wait. `digests` (may be null): as
   // Digests::all.

@@ -130,10 +130,15 @@ Status ExchangeState::refuse(OperationKind kind, const Status& why,
                              std::vector<std::uint64_t>* digests) {
   Protocol& protocol = parts_.protocol;
   if (Status status = protocol.begin({}); !status.ok()) return status;
+  const bool usual = !why.ok() && why.group_usable();
+  const Status said = usual ? why
+                            : Status(Code::kInvalidArgument,
+                                     fmt::format("{}: {}", code_name(why.code()), why.message()),
+                                     parts_.setup->rank);
   const Status refusal = protocol.choose_active(active_ranks);
   const Issued issued = protocol.issue(kind);
   const bool unknown = !refusal.ok() && !issued.set_known;
-  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal, digests);
+  return protocol.refuse(issued, refusal.ok() || unknown ? said : refusal, digests);
 }
 
 Status ExchangeState::skip(std::string_view why, const Digests& digests,

@@ -125,6 +125,25 @@ TEST(BadFeatures, CachedHandleOfOtherActiveRanks) {
   });
 }
 
+// The weights of a cached dispatch are looked at, too.
+TEST(BadFeatures, NanWeightOfACachedDispatch) {
+  const Scenario scenario = two_rounds();
+  run_ranks(Mode::kThreads, kRanks, [&](Group group) {
+    Seat seat(group, scenario);
+    const Handle handle = seat.dispatch(0).handle;
+    DispatchCall call = seat.dispatch_call(0);
+    std::vector<float> weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
+    if (seat.rank() == kOffender) weights.assign(weights.size(), kNotANumber);
+    Received received;
+    const Status status = seat.exchange().dispatch(
+        {.tokens = call.args().tokens, .topk_weights = weights.data(), .cached = handle}, received);
+    require(status.group_usable() && status.culprit() == kOffender, status.message());
+    require_status(status, seat.rank() == kOffender ? Code::kInvalidArgument : Code::kPeerRejected,
+                   {"the weight at token", "NaN"}, "dispatch");
+    seat.play(1);
+  });
+}
+
 // ---- combine
 
 // Round 0 has a copy and a constant expert in every token of every rank.
@@ -159,7 +178,20 @@ const std::vector<BadCombine> kBadFeatureCombines = {
      SPOIL(add_norm(a, s), a.norm.epsilon = std::numeric_limits<float>::infinity()),
      {"epsilon", "inf"}},
     {"NormWithoutResidual", SPOIL(add_norm(a, s), a.norm.residual = nullptr), {"no residual"}},
-    {"YOverOut", SPOIL(add_norm(a, s), a.norm.y = a.out), {"norm.y", "out"}},
+    {"YOverOut", SPOIL(add_norm(a, s), a.norm.y = a.out), {"norm.y overlaps out"}},
+    {"YOverTheWeights",
+     SPOIL(add_norm(a, s), a.norm.y = s.weights.data(), a.topk_weights = s.weights.data()),
+     {"norm.y overlaps topk_weights"}},
+    {"YOverGamma", SPOIL(add_norm(a, s), a.norm.gamma = a.norm.y), {"norm.y overlaps norm.gamma"}},
+    {"RstdOverTheResidual",
+     SPOIL(add_norm(a, s), a.norm.rstd = reinterpret_cast<float*>(s.memory.data())),
+     {"norm.rstd overlaps norm.residual"}},
+    {"OutOverTheTokens",
+     SPOIL(a.out = static_cast<std::byte*>(const_cast<void*>(a.dispatched->tokens.data)) + 2),
+     {"out overlaps dispatched->tokens without being the same"}},
+    {"OutOverTheConstants",
+     SPOIL(a.out = const_cast<void*>(a.constants.v)),
+     {"out overlaps constants.v"}},
     {"OutOverTheSharedOutput",
      SPOIL(a.out = s.memory.data(); a.shared_output = s.memory.data() + 64),
      {"overlaps shared_output"}},

@@ -69,6 +69,15 @@ const std::vector<BadCombine> kBadCombines = {
     {"OutOverlapsTheWeights",
      SPOIL(a.topk_weights = s.weights.data(); a.out = s.weights.data()),
      {"overlap", "weights"}},
+    {"WeightsOverOut",
+     SPOIL(a.row_weights = reinterpret_cast<const float*>(s.memory.data());
+           a.out_topk_weights = static_cast<float*>(a.out)),
+     {"out_topk_weights overlaps out"}},
+    {"WeightsBesideTheWeights",
+     SPOIL(a.row_weights = reinterpret_cast<const float*>(s.memory.data());
+           s.weights.resize(kTokens * kTopK + 1); a.topk_weights = s.weights.data();
+           a.out_topk_weights = s.weights.data() + 1),
+     {"out_topk_weights overlaps topk_weights without being the same"}},
     {"NanWeight",
      SPOIL(s.weights[5 * kTopK] = kNan; a.topk_weights = s.weights.data()),
      {"nan", "token 5", "k 0"}},

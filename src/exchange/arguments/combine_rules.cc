@@ -1,6 +1,7 @@
 // Limits on the arguments of a combine.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "exchange/arguments/argument_rules.h"
@@ -10,16 +11,8 @@ namespace ferry::internal {
 
 namespace {
 
-struct Bytes {
-  const void* data;
-  std::size_t length;
-};
-
-bool overlap(Bytes a, Bytes b) {
-  const auto first = reinterpret_cast<std::uintptr_t>(a.data),
-             second = reinterpret_cast<std::uintptr_t>(b.data);
-  return a.data && b.data && first < second + b.length && second < first + a.length;
-}
+// The column of the first copy expert. Later special experts have lower columns.
+std::int32_t first_copy(const Setup& setup) { return kFirstSpecial - setup.config.special.zero; }
 
 // With kRankMajor the caller has weighted its rows, so topk_weights are for special experts only.
 Status check_weights(const Setup& setup, const CombineArgs& args, const Route& route) {
@@ -29,81 +22,32 @@ Status check_weights(const Setup& setup, const CombineArgs& args, const Route& r
         setup.rank,
         "combine: rank_major sums rows that the caller weighted; topk_weights must be null");
   }
-  const std::int32_t* columns = route.columns.data();
-  const float* weights = args.topk_weights;
-  for (std::int64_t token = 0; token < route.num_tokens;
-       ++token, columns += route.num_entries, weights += route.top_k) {
-    for (int k = 0; k < route.top_k; ++k) {
-      if (columns[k] != -1 && std::isnan(weights[k])) {
-        return refuse_with(setup.rank, "combine: the weight at token {}, k {} is NaN", token, k);
-      }
-    }
-  }
-  return {};
+  return check_weights_are_numbers(setup, "combine", args.topk_weights, route);
 }
 
 // Copy and constant experts compute from the tokens that were dispatched.
 Status check_special(const Setup& setup, const CombineArgs& args, const Route& route) {
-  if (setup.config.special.copy + setup.config.special.constant == 0) return {};
-  const std::int32_t first_copy = kFirstSpecial - setup.config.special.zero;
-  const std::int32_t first_constant = first_copy - setup.config.special.copy;
-  bool copies = false, constants = false;
-  for (const std::int32_t column : route.columns) {
-    copies = copies || column <= first_copy;
-    constants = constants || column <= first_constant;
-  }
-  if (!copies) return {};
+  if (!reads_tokens(setup, route)) return {};
   const Rows none;
   const Rows& tokens = args.dispatched ? args.dispatched->tokens : none;
   if (tokens.data == nullptr || tokens.num_rows != route.num_tokens ||
-      tokens.hidden != args.expert_rows.hidden || tokens.dtype > DataType::kFp32) {
+      tokens.hidden != args.expert_rows.hidden || tokens.dtype > DataType::kFp32 ||
+      pitch_of(tokens) < dense_pitch(tokens)) {
     return refuse_with(setup.rank,
                        "combine: copy and constant experts need dispatched->tokens [{}, {}] of "
-                       "bf16, fp16 or fp32, got [{}, {}] of {} at {}",
+                       "bf16, fp16 or fp32, got [{}, {}] of {} with a pitch of {} bytes at {}",
                        route.num_tokens, args.expert_rows.hidden, tokens.num_rows, tokens.hidden,
-                       data_type_name(tokens.dtype), tokens.data);
+                       data_type_name(tokens.dtype), pitch_of(tokens), tokens.data);
   }
+  const std::int32_t first_constant = first_copy(setup) - setup.config.special.copy;
+  const bool constants =
+      std::ranges::any_of(route.columns, [&](auto column) { return column <= first_constant; });
   const ConstantExperts& given = args.constants;
   if (constants && !(given.alpha1 && given.alpha2 && given.v)) {
     return refuse_with(setup.rank,
                        "combine: constant experts need constants.alpha1, alpha2 and v, got {}, {}, "
                        "{}",
                        given.alpha1, given.alpha2, given.v);
-  }
-  return {};
-}
-
-// Checks that out and norm.y do not overlap each other, the rows, or a bias, shared output or
-// residual; and that out does not overlap topk_weights. Exception: out, if it is dense, or norm.y
-// may replace a bias, the shared output or the residual in exactly the same memory.
-Status check_out(const Setup& setup, const CombineArgs& args, const Route& route) {
-  const Rows& rows = args.expert_rows;
-  const std::size_t out_row = rows.hidden * element_bytes(args.out_dtype);
-  const std::size_t out_pitch = args.out_pitch_bytes ? args.out_pitch_bytes : out_row;
-  const std::size_t dense = route.num_tokens * out_row;
-  const Bytes out{args.out, (route.num_tokens - 1) * out_pitch + out_row};
-  const Bytes in{rows.data, extent_of(rows)};
-  const Bytes y{args.norm.y, dense};
-  if (overlap(out, in)) return refuse_with(setup.rank, "combine: out overlaps the expert rows");
-  if (overlap(out, {args.topk_weights, route.num_tokens * route.top_k * sizeof(float)}))
-    return refuse_with(setup.rank, "combine: out overlaps topk_weights");
-  if (overlap(out, y) || overlap(y, in))
-    return refuse_with(setup.rank, "combine: norm.y overlaps {}",
-                       overlap(out, y) ? "out" : "the rows");
-  const struct {
-    const char* name;
-    const void* data;
-  } terms[] = {{"bias 0", args.bias[0]},
-               {"bias 1", args.bias[1]},
-               {"shared_output", args.shared_output},
-               {"norm.residual", args.norm.residual}};
-  for (const auto& term : terms) {
-    const bool same = term.data == args.out && out_pitch == out_row;
-    if (!same && overlap(out, {term.data, dense}))
-      return refuse_with(setup.rank, "combine: out overlaps {} without being the same", term.name);
-    if (term.data != args.norm.y && overlap(y, {term.data, dense}))
-      return refuse_with(setup.rank, "combine: norm.y overlaps {} without being the same",
-                         term.name);
   }
   return {};
 }
@@ -127,10 +71,16 @@ Status check_buffers(const Setup& setup, const CombineArgs& args, const Route& r
   if (args.out == nullptr)
     return refuse_with(setup.rank, "combine: out of {} tokens is at a null address",
                        route.num_tokens);
-  return check_out(setup, args, route);
+  return check_overlaps(setup, args, route);
 }
 
 }  // namespace
+
+bool reads_tokens(const Setup& setup, const Route& route) {
+  if (setup.config.special.copy + setup.config.special.constant == 0) return false;
+  const std::int32_t first = first_copy(setup);
+  return std::ranges::any_of(route.columns, [&](auto column) { return column <= first; });
+}
 
 Status check_combine(const Setup& setup, const CombineArgs& args) {
   const Rows& rows = args.expert_rows;

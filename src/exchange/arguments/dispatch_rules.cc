@@ -108,6 +108,20 @@ Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchA
     return refuse_with(setup.rank, "dispatch: {} tokens with a cached handle of {}",
                        args.tokens.num_rows, route.num_tokens);
   }
+  return check_weights_are_numbers(setup, "dispatch", args.topk_weights, route);
+}
+
+Status check_weights_are_numbers(const Setup& setup, const char* call, const float* weights,
+                                 const Route& route) {
+  if (!weights) return {};
+  const std::int32_t* columns = route.columns.data();
+  for (std::int64_t token = 0; token < route.num_tokens;
+       ++token, columns += route.num_entries, weights += route.top_k) {
+    for (int k = 0; k < route.top_k; ++k) {
+      if (columns[k] != -1 && std::isnan(weights[k]))
+        return refuse_with(setup.rank, "{}: the weight at token {}, k {} is NaN", call, token, k);
+    }
+  }
   return {};
 }
 

@@ -20,15 +20,20 @@ Status check_window(const Pool& pool, int rank, const DispatchArgs& args) {
   return refuse_with(rank, "dispatch: the tokens lie in a buffer of the window that was released");
 }
 
-Status check_window(const Pool& pool, int rank, const CombineArgs& args, const Route& route) {
+Status check_window(const Pool& pool, const Setup& setup, const CombineArgs& args,
+                    const Route& route) {
   if (released(pool, args.expert_rows))
-    return refuse_with(rank,
+    return refuse_with(setup.rank,
                        "combine: the expert rows lie in a buffer of the window that was released");
-  const Rows out{args.out, route.num_tokens, args.expert_rows.hidden, args.out_dtype,
-                 args.out_pitch_bytes};
-  if (out.num_rows > 0 && pool.find(out.data, extent_of(out)).in_window)
-    return refuse_with(rank,
-                       "combine: out lies in the window; results go to the caller's own memory");
+  if (reads_tokens(setup, route) && released(pool, args.dispatched->tokens))
+    return refuse_with(
+        setup.rank, "combine: dispatched->tokens lie in a buffer of the window that was released");
+  for (const Array& array : arrays_written(args, route)) {
+    if (array.bytes > 0 && array.data && pool.find(array.data, array.bytes).in_window)
+      return refuse_with(setup.rank,
+                         "combine: {} lies in the window; results go to the caller's own memory",
+                         array.name);
+  }
   return {};
 }
 

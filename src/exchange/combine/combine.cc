@@ -31,7 +31,7 @@ Status Combine::announce() {
   if (refusal.ok()) refusal = check_combine(setup, args);
   if (refusal.ok()) refusal = find_route();
   if (refusal.ok()) refusal = check_combine_routed(setup, args, *call_.route);
-  if (refusal.ok()) refusal = check_window(*exchange_.pool, setup.rank, args, *call_.route);
+  if (refusal.ok()) refusal = check_window(*exchange_.pool, setup, args, *call_.route);
   if (refusal.ok()) refusal = publish_outputs(call_);
   if (!refusal.ok()) return refusal;
   exchange_.protocol.publish(number(), Stage::kDelivered);
