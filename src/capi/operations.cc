@@ -1,6 +1,7 @@
 // ferry_dispatch, ferry_combine, their halves, and the lifetime of rows and handles.
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,9 @@ using ferry::Operation;
 using ferry::Status;
 
 namespace {
+
+// The ranks of a call whose arguments are not read yet. A refusal then waits for no rank.
+constexpr int kUnknownRanks[] = {-1};
 
 // Frees the object that a struct of the caller owns, and clears the struct.
 template <typename Owner, typename Struct>
@@ -38,6 +42,10 @@ Status hand_over(Status status, Owned<ReceivedOwner> owner, ferry_received* rece
   return status;
 }
 
+std::span<const int> ranks_of(const ferry::CombineArgs& args) {
+  return args.handle || args.dispatched ? args.chosen_ranks() : kUnknownRanks;
+}
+
 }  // namespace
 
 // A call that this layer refuses is passed to the engine as a refusal: the call then fails on the
@@ -48,12 +56,12 @@ ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* a
   return guarded([&] {
     ferry_exchange& used = required(exchange, "exchange");
     Owned<ReceivedOwner> owner;
-    ferry::DispatchArgs given;
+    ferry::DispatchArgs given{.active_ranks = kUnknownRanks};
     const Status refusal = attempt(used.rank, [&] {
       given = to_dispatch_args(args);  // before owner_for() clears `received`
       owner = owner_for(used, received);
     });
-    if (!refusal.ok()) return used.exchange.refuse_dispatch(refusal);
+    if (!refusal.ok()) return used.exchange.refuse_dispatch(refusal, given.chosen_ranks());
     Status status = used.exchange.dispatch(given, owner->received);
     return hand_over(std::move(status), std::move(owner), received);
   });
@@ -65,7 +73,7 @@ ferry_code ferry_combine(ferry_exchange* exchange, const ferry_combine_args* arg
     ferry::DispatchArgs dispatched;
     ferry::CombineArgs given;
     const Status refusal = attempt(used.rank, [&] { given = to_combine_args(args, dispatched); });
-    if (!refusal.ok()) return used.exchange.refuse_combine(refusal);
+    if (!refusal.ok()) return used.exchange.refuse_combine(refusal, ranks_of(given));
     return used.exchange.combine(given);
   });
 }
@@ -74,12 +82,12 @@ ferry_code ferry_dispatch_send(ferry_exchange* exchange, const ferry_dispatch_ar
                                uint64_t* operation) {
   return guarded([&] {
     ferry_exchange& used = required(exchange, "exchange");
-    ferry::DispatchArgs given;
+    ferry::DispatchArgs given{.active_ranks = kUnknownRanks};
     const Status refusal = attempt(used.rank, [&] {
       required(operation, "operation") = 0;
       given = to_dispatch_args(args);
     });
-    if (!refusal.ok()) return used.exchange.refuse_dispatch(refusal);
+    if (!refusal.ok()) return used.exchange.refuse_dispatch(refusal, given.chosen_ranks());
     Operation sent;
     Status status = used.exchange.dispatch_send(given, sent);
     if (status.ok()) *operation = sent.number;
@@ -108,7 +116,7 @@ ferry_code ferry_combine_send(ferry_exchange* exchange, const ferry_combine_args
       given = to_combine_args(args, *dispatched);
       used.kept.reserve(used.kept.size() + 1);
     });
-    if (!refusal.ok()) return used.exchange.refuse_combine(refusal);
+    if (!refusal.ok()) return used.exchange.refuse_combine(refusal, ranks_of(given));
     Operation sent;
     Status status = used.exchange.combine_send(given, sent);
     if (!status.ok()) return status;
