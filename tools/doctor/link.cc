@@ -142,12 +142,12 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
   return 0;
 }
 
-// Tests the link between the first ranks of node 0 and of `node`, which are mates unless the
-// topology joins other positions (Link::mates_xor, Link::mates). Collective. Every rank gets the
-// result.
+// Tests the link between the first rank of node 0 and its mate in `node`. Collective. Every rank
+// gets the result.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const Topology& topology = group.topology();
-  LinkSpeed speed{.from = topology.node_ranks(0)[0], .to = topology.node_ranks(node)[0]};
+  const int from = topology.node_ranks(0)[0];
+  LinkSpeed speed{.from = from, .to = topology.mate(from, node)};
   require_ok(group.barrier());
   if (group.rank() == speed.from) {
     speed.latency_us = end.latency_us(speed.to, true);
