@@ -19,7 +19,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"FERRY_ADDR", "tcp://host:port, or any text of at most 64 bytes",
      "where the ranks of a job meet; host and port are rank 0's"},
     {"FERRY_RANK", "0 to FERRY_SIZE - 1", "this rank, with FERRY_ADDR and FERRY_SIZE"},
-    {"FERRY_SIZE", "1 to 1048576", "the number of ranks, with FERRY_ADDR and FERRY_RANK"},
+    {"FERRY_SIZE", "1 to 65536", "the number of ranks, with FERRY_ADDR and FERRY_RANK"},
     {"FERRY_GROUP_SIZE", "the number of ranks of the job, or more",
      "the number of ranks of a group that begins with those of the job; the others come later"},
     {"FERRY_NEWCOMER", "0 or 1",

@@ -12,6 +12,7 @@
 
 #include "bootstrap/tcp.h"
 #include "ferry/status.h"
+#include "ferry/topology.h"
 
 namespace ferry::internal {
 namespace {
@@ -97,8 +98,6 @@ const std::vector<Launcher>& launchers() {
 
 Error malformed(const std::string& text) { return Error(Code::kInvalidArgument, text); }
 
-constexpr int kMostRanks = 1 << 20;
-
 // These are below the ports that the kernel assigns (32768 and up).
 constexpr int kFirstSlurmPort = 20000, kNumSlurmPorts = 10000, kStepsApart = 16;
 
@@ -127,8 +126,8 @@ class Reader {
   Launch read(pid_t parent) const {
     Launch launch;
     launch.launcher = launcher_.name;
-    launch.size = whole_number(launcher_.size, *value(launcher_.size), 1, kMostRanks);
-    launch.rank = whole_number(launcher_.rank, *value(launcher_.rank), 0, kMostRanks);
+    launch.size = whole_number(launcher_.size, *value(launcher_.size), 1, Topology::kMostRanks);
+    launch.rank = whole_number(launcher_.rank, *value(launcher_.rank), 0, Topology::kMostRanks);
     if (launch.rank >= launch.size) {
       throw malformed(fmt::format("{}={} is outside of 0 to {}, as {}={}", launcher_.rank,
                                   launch.rank, launch.size - 1, launcher_.size, launch.size));
@@ -187,7 +186,7 @@ std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch
   if (launch.launcher == "slurm") {
     const bool step = reader.value("SLURM_STEP_NUM_NODES").has_value();
     const std::string name = step ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
-    const int nodes = whole_number(name, reader.value(name).value_or("1"), 1, kMostRanks);
+    const int nodes = whole_number(name, reader.value(name).value_or("1"), 1, Topology::kMostRanks);
     if (nodes > 1) return fmt::format("{}={}", name, nodes);
     launch.local_size = launch.size;
   }
@@ -268,7 +267,7 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
 Launch in_larger_group(const Reader& reader, Launch launch) {
   const Text text = reader.value("FERRY_GROUP_SIZE");
   if (!text) return launch;
-  const int size = whole_number("FERRY_GROUP_SIZE", *text, launch.size, kMostRanks);
+  const int size = whole_number("FERRY_GROUP_SIZE", *text, launch.size, Topology::kMostRanks);
   if (size == launch.size) return launch;
   launch.members.resize(launch.size);
   std::iota(launch.members.begin(), launch.members.end(), 0);

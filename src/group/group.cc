@@ -64,10 +64,10 @@ void check_no_members(const GroupOptions& options, const char* kind) {
 }
 
 void check_arguments(int rank, int size, const GroupOptions& options) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("rank {} of {} ranks: need size >= 1 and 0 <= rank < size", rank, size));
+  if (size < 1 || size > Topology::kMostRanks || rank < 0 || rank >= size) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("rank {} of {} ranks: need a size from 1 to {} and 0 <= rank < size",
+                            rank, size, Topology::kMostRanks));
   }
   if (options.deadline <= std::chrono::nanoseconds(0)) {
     throw Error(Code::kInvalidArgument,
