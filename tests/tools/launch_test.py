@@ -529,6 +529,15 @@ class OnHosts(Everywhere, Case):
         self.assertIn("the connection to", text)
         self.assertEqual(still_running(numbers), [])
 
+    def test_an_agent_that_has_ended_is_not_waited_for(self):
+        slow = Path(FOLDER.name, "slow-ssh")  # its connection lasts for a second after the agent's end
+        slow.write_text('#!/bin/sh\nshift\nsetsid -w sh -c "$*"\ncode=$?\nsleep 1\nexit $code\n')
+        slow.chmod(0o755)
+        code, _, errors = launch("--ssh", str(slow), "--hosts", "a:1,b:1", "--restart", "1",
+                                 *shell("[ $RANK = 1 ] && exit 0; sleep 0.4; exit 1"))
+        self.assertEqual(code, 1)
+        self.assertIn("no rank that runs is in a group", errors)
+
     def test_lost_connection_ends_both_sides(self):
         process = self.start(*HOSTS, "--grace", "0.2", *shell("echo $$; exec sleep 1000"))
         ranks = self.pids(process, 4)

@@ -109,7 +109,8 @@ LineStream::Edit Job::edit_lines_of(std::optional<std::size_t> agent) {
 
 void Job::read_report(std::size_t agent, std::string_view report) {
   if (report.starts_with(kReportLost)) return answer_loss(agent, report.substr(kReportLost.size()));
-  if (report.starts_with(kReportAdmits)) return take_answer(report.substr(kReportAdmits.size()));
+  if (report.starts_with(kReportAdmits))
+    return take_answer(agent, report.substr(kReportAdmits.size()));
   if (report.starts_with(kReportFailed))
     return note_failure(
         fmt::format("on {}: {}", children_[agent].name, report.substr(kReportFailed.size())));
@@ -129,21 +130,38 @@ void Job::answer_loss(std::size_t agent, std::string_view report) {
   Restarts::Asked asked{.agent = agent, .place = place};
   for (std::size_t other = 0; other < children_.size(); ++other) {
     if (other == agent || !children_[other].running) continue;
-    ++asked.num_missing;
+    asked.missing.insert(other);
     order(children_[other], fmt::format("{}{}", kOrderAsk, restarts_.num_asked));
   }
-  if (asked.num_missing == 0) return answer(agent, place, false);
-  restarts_.asked[restarts_.num_asked++] = asked;
+  if (asked.missing.empty()) return answer(agent, place, false);
+  restarts_.asked[restarts_.num_asked++] = std::move(asked);
 }
 
-void Job::take_answer(std::string_view report) {
+void Job::take_answer(std::size_t agent, std::string_view report) {
   int number = 0, admits = 0;
   std::istringstream(std::string(report)) >> number >> admits;
   const auto asked = restarts_.asked.find(number);
   if (asked == restarts_.asked.end()) return;
-  if (admits == 0 && --asked->second.num_missing > 0) return;
-  answer(asked->second.agent, asked->second.place, admits != 0);
+  if (admits == 0) return take_no(agent, number);
+  answer(asked->second.agent, asked->second.place, true);
   restarts_.asked.erase(asked);
+}
+
+// No rank on the host of this agent can admit a process.
+void Job::take_no(std::size_t agent, int number) {
+  Restarts::Asked& asked = restarts_.asked.at(number);
+  asked.missing.erase(agent);
+  if (!asked.missing.empty()) return;
+  answer(asked.agent, asked.place, false);
+  restarts_.asked.erase(number);
+}
+
+// An agent that has ended does not answer.
+void Job::drop_questions_to(const Watched& ended) {
+  std::vector<int> questions;
+  for (const auto& [number, asked] : restarts_.asked) questions.push_back(number);
+  const auto agent = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
+  for (const int number : questions) take_no(static_cast<std::size_t>(agent), number);
 }
 
 // Restarts are counted here, for the ranks of all hosts together.
@@ -206,7 +224,8 @@ int Job::poll_ms() const {
 }
 
 void Job::move_streams(const std::vector<pollfd>& fds) {
-  for (std::size_t i = 0; i < children_.size(); ++i) {
+  // A child that was started after poll_set() has no descriptors there.
+  for (std::size_t i = 0; 7 + 3 * i < fds.size(); ++i) {
     Watched& child = children_[i];
     if (fds[5 + 3 * i].revents) send(child);
     if (fds[6 + 3 * i].revents || childless_) child.out.read(childless_);

@@ -19,6 +19,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -95,7 +96,7 @@ class Job {
     struct Asked {
       std::size_t agent = 0;
       int place = 0;
-      int num_missing = 0;  // agents that have not said whether a rank of their host is in a group
+      std::set<std::size_t> missing = {};  // agents that have not answered
     };
     int count = 0;
     std::map<int, Asked> asked{};  // by the number of the question
@@ -112,7 +113,9 @@ class Job {
   LineStream::Edit edit_lines_of(std::optional<std::size_t> agent);
   void read_report(std::size_t agent, std::string_view report);
   void answer_loss(std::size_t agent, std::string_view report);
-  void take_answer(std::string_view report);
+  void take_answer(std::size_t agent, std::string_view report);
+  void take_no(std::size_t agent, int number);
+  void drop_questions_to(const Watched& ended);
   void answer(std::size_t agent, int place, bool admitted);
   void order(const std::string& text);
   void order(Watched& agent, const std::string& text);

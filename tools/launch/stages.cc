@@ -109,6 +109,7 @@ void Job::child_ended(Watched& ended, int status) {
   }
   while (ended.err.read(false)) {
   }
+  drop_questions_to(ended);
   if (!ended.spare) return rank_ended(ended, status);
   if (stage_ == Stage::kRunning)
     say(fmt::format("{} {} and is not started again", name_of(ended), describe_end(status)));
