@@ -85,7 +85,8 @@ class CollectiveCalls:
     @collective("reduce")
     def reduce(self, tensors: Any, opts: Any = c10d.ReduceOptions()) -> Call:
         tensor, = one(tensors)
-        out, root = Output(tensor, "tensor", filled=True), opts.rootRank
+        root = opts.rootRank
+        out = Output(tensor, "tensor", filled=True, written=root == self.rank())
         reduction = _reduction(opts)
         numbers = reduction.numbers(out.memory)
 
@@ -113,7 +114,7 @@ class CollectiveCalls:
                                         opts: Any = c10d.ReduceScatterOptions()) -> Call:
         runs = [self._reduce_scatter(Output(output, "output"), read(tensor, "input"),
                                      [output.numel()] * self._num_ranks, _reduction(opts))
-                for output, tensor in zip(outputs, inputs)]
+                for output, tensor in zip(outputs, inputs, strict=True)]
 
         def run(deadline):
             for each in runs:
@@ -138,7 +139,7 @@ class CollectiveCalls:
     def broadcast(self, tensors: Any, opts: Any = c10d.BroadcastOptions()) -> Call:
         tensor, = one(tensors)
         root = opts.rootRank
-        out = Output(tensor, "tensor", filled=root == self.rank())
+        out = Output(tensor, "tensor", filled=root == self.rank(), written=root != self.rank())
 
         def run(deadline):
             self._calls.broadcast(out.memory, root, deadline=deadline)
@@ -161,14 +162,16 @@ class CollectiveCalls:
     @collective("all_gather")
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
                             opts: Any = c10d.AllgatherOptions()) -> Call:
-        outs = [OutputList(tensors, "outputs") for tensors in outputs]
-        rows = [read(tensor, "input") for tensor in inputs]
+        """outputs[r] has the tensors that rank r gives."""
+        self._check_number(outputs, "outputs")
+        calls = [(OutputList(parts, "outputs"), read(tensor, "input"))
+                 for tensor, *parts in zip(inputs, *outputs, strict=True)]
 
         def run(deadline):
-            for out, mine in zip(outs, rows):
-                self._all_gather(out, mine, out.counts, deadline)
+            for out, rows in calls:
+                self._all_gather(out, rows, out.counts, deadline)
 
-        return Call(opts, inputs, run, [tensor for out in outs for tensor in out.tensors])
+        return Call(opts, inputs, run, [tensor for out, _ in calls for tensor in out.tensors])
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = c10d.AllgatherOptions()
                           ) -> FerryWork:
@@ -177,7 +180,8 @@ class CollectiveCalls:
     @collective("all_gather_single")
     def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
                                     opts: Any = c10d.AllgatherOptions()) -> Call:
-        calls = [(Output(output, "output"), read(tensor, "input")) for output, tensor in zip(outputs, inputs)]
+        calls = [(Output(output, "output"), read(tensor, "input"))
+                 for output, tensor in zip(outputs, inputs, strict=True)]
 
         def run(deadline):
             for out, rows in calls:
@@ -260,9 +264,9 @@ class CollectiveCalls:
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _check_number(self, counts: list[int], name: str) -> None:
-        if len(counts) != self._num_ranks:
-            raise InvalidArgument(f"{name} has {len(counts)} tensors: one for each of {self._num_ranks} ranks is "
+    def _check_number(self, of_ranks: list, name: str) -> None:
+        if len(of_ranks) != self._num_ranks:
+            raise InvalidArgument(f"{name} has length {len(of_ranks)}: one for each of {self._num_ranks} ranks is "
                                   "needed")
 
 
