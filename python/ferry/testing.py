@@ -93,7 +93,8 @@ def _play(group, function, args, kwargs, store, backend, deadline):
             raise
         return str(error) or "skipped"
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 _WORLDS = threading.Lock()

@@ -73,13 +73,19 @@ class Messenger:
         self._serving = False
         self._changed = threading.Condition()  # guards _pending and _serving
         self._turn = threading.Lock()  # held in progress()
+        self._mover = 0  # the thread that is there
 
     def issue(self, work: MessageWork) -> MessageWork:
         with self._changed:
             if self._closed:
                 raise Closed(f"{work.record}: the process group was destroyed")
             work.begin_by(self)
-            self._pending.append(work)
+            is_refused = work.has_ended(None)
+            if not is_refused:
+                self._pending.append(work)
+        if is_refused:
+            work.execute()
+            return work
         if self._turn.acquire(blocking=False):
             self._move(wait=False)
         if not work.is_completed():
@@ -91,16 +97,20 @@ class Messenger:
         while not work.is_completed() and self._turn.acquire(blocking=False):
             self._move(wait=True)
 
+    def is_mine(self) -> bool:
+        """Whether this thread is in progress(): a signal handler runs inside its wait."""
+        return self._mover == threading.get_ident()
+
     def is_busy(self) -> bool:
         with self._changed:
             return bool(self._pending)
 
     def close(self) -> None:
-        """Refuses messages from now on; returns when those that were sent have ended."""
+        """Refuses messages from now on; returns when those that were sent have ended, unless this thread moves them."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        while self._sends():
+        while not self.is_mine() and self._sends():
             if self._turn.acquire(blocking=False):
                 self._move(wait=True)
                 continue
@@ -115,14 +125,15 @@ class Messenger:
         return [work for work in self._pending if work.is_send]
 
     def join(self) -> None:
-        """Returns when the thread has ended, or after threads.LONGEST seconds. Call after the end of the group, which
-        ends all messages."""
+        """Returns when the thread has ended, or after threads.LONGEST seconds; at once if this thread moves messages.
+        Call after the end of the group, which ends all messages."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._serving, threads.LONGEST)
+            self._changed.wait_for(lambda: not self._serving or self.is_mine(), threads.LONGEST)
 
     def _move(self, wait: bool) -> None:
         """Moves messages, and ends the works of those that have been moved. Call with the turn, which this releases."""
         error, futures = None, []
+        self._mover = threading.get_ident()
         try:
             try:
                 self._calls.progress(wait=wait)
@@ -133,6 +144,7 @@ class Messenger:
                 self._pending = [work for work in self._pending if work not in ended]
             futures = [(work, work.execute()) for work in ended]
         finally:
+            self._mover = 0
             self._turn.release()
         with self._changed:
             self._changed.notify_all()

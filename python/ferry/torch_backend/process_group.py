@@ -31,6 +31,7 @@ from ferry.views import end_view
 
 _NO_TIME = timedelta(0)
 _WHERE = "ferry/where"  # key in the store of a group: the bytes that each rank may share, and the group's address
+_MOST_SHARED = 1 << 40  # bytes of one rank: the limit of ferry.Collectives
 _LOADED = secrets.token_hex(8)  # with the pid this names a process, also in containers, where pids begin anew
 _LOG = logging.getLogger("ferry.torch_backend")
 
@@ -65,6 +66,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._store = store
         self._timeout = options.timeout
         self._group_id = str(options.group_id)
+        self._global_ranks = list(getattr(options, "global_ranks_in_group", ()))
         self._coalesced: list[dist.Work] | None = None
         self._begin_splitting()
         make = self._take_place if _is_newcomer(store, rank) else self._meet
@@ -80,7 +82,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         """Makes the group of all ranks. Returns it and the bytes that each rank may share."""
         rank, size = self.rank(), self._num_ranks
         gather = _gather_of(self._store, rank, size, self._timeout)
-        shared_bytes = min(map(int, gather(b"%d" % (_shareable_bytes() // size))))
+        shared_bytes = min(map(int, gather(b"%d" % min(_shareable_bytes() // size, _MOST_SHARED))))
         group = groups.init(all_gather=gather, rank=rank, size=size, **settings)
         if rank == 0:
             self._store.set(_WHERE, f"{shared_bytes} {group.address}")
@@ -137,12 +139,15 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
 
     @contextmanager
     def _named(self, record: Record, latest_calls: Callable[[], dict[int, list[str]]] = dict) -> Iterator[None]:
-        """Adds the operation to an error. Where the error ends the group, logs the latest collectives, and adds that of
-        the culprit to the error."""
+        """Adds the operation to an error, and the global rank of the culprit. Where the error ends the group, logs the
+        latest collectives, and adds that of the culprit to the error."""
         try:
             yield
         except Error as error:
             text = f"{record}: {error}"
+            names = dict(enumerate(self._global_ranks))
+            if names.get(error.culprit, error.culprit) != error.culprit:
+                text += f" (rank {error.culprit} of this group is global rank {names[error.culprit]})"
             if not error.group_usable:
                 calls = latest_calls()
                 if calls.get(error.culprit):
@@ -309,7 +314,7 @@ class FerryGroup(CollectiveCalls, Splitting, c10d.Backend if _BACKEND else dist.
         self._end(at_once=sys.exc_info()[0] is not None)
 
     def _end(self, at_once: bool) -> None:
-        if at_once:
+        if at_once or self._issuer.is_mine() or self._messenger.is_mine():  # a signal handler interrupts a call
             self._group.destroy()
         self._issuer.close()
         self._messenger.close()
@@ -366,11 +371,12 @@ def _is_newcomer(store: dist.Store, rank: int) -> bool:
 
 def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:
     rounds = itertools.count()
+    meeting = store.add(f"ferry/meetings/{rank}", 1)  # after the end of a group its ranks may meet again in this store
 
     def gather(own: bytes) -> list[bytes]:
         number = next(rounds)
-        store.set(f"ferry/{number}/{rank}", own)
-        keys = [f"ferry/{number}/{peer}" for peer in range(size)]
+        store.set(f"ferry/{meeting}/{number}/{rank}", own)
+        keys = [f"ferry/{meeting}/{number}/{peer}" for peer in range(size)]
         store.wait(keys, timeout)
         return [bytes(value) for value in store.multi_get(keys)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ import torch
 
 from ferry.errors import InvalidArgument
 
-_REDUCED = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16,
-            torch.int32, torch.int64, torch.bool)
+_REDUCED = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.uint16,
+            torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64, torch.bool)
 
 
 def check(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -52,11 +53,11 @@ def width(tensor: torch.Tensor) -> int:
 
 
 class Output:
-    """A tensor that a collective writes. `memory` is the tensor itself if it is contiguous, or else a staging buffer
-    that finish() copies to the tensor."""
+    """A tensor that a collective writes, or only reads if `written` is false. `memory` is the tensor itself if it is
+    contiguous, or else a staging buffer that finish() copies to the tensor."""
 
-    def __init__(self, tensor: torch.Tensor, name: str, filled: bool = False):
-        self.tensor = check(tensor, name)
+    def __init__(self, tensor: torch.Tensor, name: str, filled: bool = False, written: bool = True):
+        self.tensor = _check_written(tensor, name) if written else check(tensor, name)
         self.staged = not _is_plain(self.tensor)
         self.memory = self.tensor
         if self.staged:
@@ -66,7 +67,20 @@ class Output:
 
     def finish(self) -> None:
         if self.staged:
-            self.tensor.copy_(self.memory)
+            _copy(self.memory, self.tensor)
+
+
+def _check_written(tensor, name):
+    checked = check(tensor, name)
+    if any(stride == 0 and size > 1 for stride, size in zip(checked.stride(), checked.shape)):
+        raise InvalidArgument(f"{name} has strides {checked.stride()}: elements that share memory cannot be written")
+    return checked
+
+
+def _copy(source, target):
+    """Copies in any thread: torch.inference_mode() is of one thread, and its tensors are written inside it only."""
+    with torch.inference_mode() if target.is_inference() else contextlib.nullcontext():
+        target.copy_(source)
 
 
 def read(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -84,7 +98,7 @@ class OutputList:
     adjacent, or else a staging buffer that finish() copies to the tensors."""
 
     def __init__(self, tensors: list[torch.Tensor], name: str):
-        self.tensors = [check(tensor, f"{name}[{i}]") for i, tensor in enumerate(tensors)]
+        self.tensors = [_check_written(tensor, f"{name}[{i}]") for i, tensor in enumerate(tensors)]
         same_type(self.tensors, name)
         self.counts = [tensor.numel() for tensor in self.tensors]
         together = _adjacent(self.tensors)
@@ -94,7 +108,7 @@ class OutputList:
     def finish(self) -> None:
         if self.staged:
             for tensor, part in zip(self.tensors, self.memory.split(self.counts)):
-                tensor.copy_(part.view(tensor.shape))
+                _copy(part.view(tensor.shape), tensor)
 
 
 def read_list(tensors: list[torch.Tensor], name: str) -> tuple[torch.Tensor, list[int]]:

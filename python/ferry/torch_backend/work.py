@@ -12,7 +12,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from ferry.errors import Closed, Timeout
+from ferry.errors import Closed, InvalidArgument, Timeout
 from ferry.torch_backend import threads
 
 LATEST = 10  # operations that an error lists
@@ -204,17 +204,24 @@ class Issuer:
     def _begin(self) -> None:
         self._queue: collections.deque[FerryWork] = collections.deque()
         self._turn = threading.Lock()  # held while an operation runs
+        self._runner = 0  # the thread that runs an operation
         self._issued = threading.Condition()
         self._servers = 0  # threads that wait for an operation or run one; not those in a callback
 
+    def is_mine(self) -> bool:
+        """Whether this thread is in an operation: a signal handler runs inside a wait."""
+        return self._runner == threading.get_ident()
+
     def issue(self, work: FerryWork, asynchronous: bool) -> FerryWork:
+        if self.is_mine():
+            raise InvalidArgument(f"{work.record}: called by a signal handler inside a call of this group")
         self.latest.append(work.record)
         if not asynchronous and not self._queue and self._turn.acquire(blocking=False):
             try:
                 if not self._queue:
                     if self._closed:
                         raise Closed(f"{work.record}: the process group was destroyed")
-                    work.execute()
+                    self._execute(work)
             finally:
                 self._turn.release()
             if work.is_completed():
@@ -241,15 +248,20 @@ class Issuer:
     def help(self, work: FerryWork) -> None:
         """Runs `work` and the operations before it in this thread, unless another thread is running an operation."""
         while not work.is_completed() and self._turn.acquire(blocking=False):
-            if not self._run_next(FerryWork.fulfil):
+            done = self._run_next(FerryWork.fulfil)
+            if done is None:
                 return
+            if done is not work and not isinstance(done.exception(), (Exception, type(None))):
+                raise done.exception()  # Ctrl-C, or the exit that a signal handler asks for, is this thread's
 
     def close(self) -> None:
-        """Refuses operations from now on; returns when those that were issued have ended. Their callbacks may still run
-        in other threads."""
+        """Refuses operations from now on; returns when those that were issued have ended, unless this thread is in one.
+        Their callbacks may still run in other threads."""
         with self._issued:
             self._closed = True
             self._issued.notify_all()
+        if self.is_mine():
+            return
         self._turn.acquire()
         while self._run_next(FerryWork.fulfil_apart):
             self._turn.acquire()
@@ -262,19 +274,27 @@ class Issuer:
         """The latest operations and their states. Other threads may issue more meanwhile."""
         return "\n".join(f"  {record.state}: {record}" for record in list(self.latest))
 
-    def _run_next(self, fulfil: Callable[[FerryWork, torch.futures.Future], None]) -> bool:
+    def _execute(self, work: FerryWork) -> torch.futures.Future | None:
+        """Call with the turn."""
+        self._runner = threading.get_ident()
+        try:
+            return work.execute()
+        finally:
+            self._runner = 0
+
+    def _run_next(self, fulfil: Callable[[FerryWork, torch.futures.Future], None]) -> FerryWork | None:
         """Runs the next operation, and then its callbacks. Call with the turn, which this releases after the operation.
-        Returns False if there is no operation."""
+        Returns the operation; None if there is none."""
         try:
             if not self._queue:
-                return False
+                return None
             work = self._queue.popleft()
-            future = work.execute()
+            future = self._execute(work)
         finally:
             self._turn.release()
         if future is not None:
             fulfil(work, future)
-        return True
+        return work
 
     def _serve_by_a_thread(self) -> bool:
         """Call with _issued. False: no thread serves, and none can be started."""
