@@ -290,6 +290,8 @@ def plays_of(kind):
         every = Inputs(88, [6, 9, 5, 7])
         return (lambda group: ElasticBuffer(group, num_max_tokens_per_rank=M)), lambda buffer: elastic_round(
             buffer, every, False)
+    if kind == "gather":
+        return (lambda group: ElasticBuffer(group, num_max_tokens_per_rank=M)), gather_round
     case = Case(SIZE, tokens=(4, 5, 3, 6), seed=85, top_k=3)
 
     def low_latency_round(buffer):
@@ -297,6 +299,12 @@ def plays_of(kind):
         assert masks(buffer) == [0, 0, 0, 0]
 
     return (lambda group: Buffer(group, low_latency_mode=True, enable_shrink=True)), low_latency_round
+
+
+def gather_round(buffer):
+    with buffer.agrs_new_session():
+        gathered, _ = buffer.all_gather(torch.full((3,), float(buffer.group.rank)))
+        assert gathered[:, 0].tolist() == [0, 1, 2, 3]
 
 
 def admitting(kind, group):
@@ -339,7 +347,7 @@ def test_a_rank_is_killed(front):
     assert said == [(rank, "well") for rank in MEMBERS], "\n".join(text for _, text in said)
 
 
-@pytest.mark.parametrize("kind", ["normal", "low_latency", "elastic"])
+@pytest.mark.parametrize("kind", ["normal", "low_latency", "elastic", "gather"])
 def test_the_buffers_of_a_new_process_join_those_of_the_others(kind):
     multiprocessing.set_forkserver_preload(["ferry.torch_backend"])
     context = multiprocessing.get_context("forkserver")

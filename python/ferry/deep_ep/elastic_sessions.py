@@ -36,6 +36,7 @@ class Sessions:
     """The methods of ElasticBuffer for sessions and for parts that are not built. Needs self.exchanges."""
 
     _in_session = False
+    _gathered_in = 0  # the view in which all ranks have agreed on a gather
     _session_limits = (math.inf, math.inf)  # bytes, gathers
     _session_use = (0, 0)
 
@@ -132,8 +133,12 @@ class Sessions:
         copies = -(-group.size // top_k)
         ids = torch.full((copies * top_k,), -1, dtype=torch.int32)
         ids[:group.size] = torch.arange(group.size, dtype=torch.int32)
-        exchange = self.exchanges.hold(copies, (("dtype", "uint8"), ("hidden", num_bytes), ("layout", "rank_major"),
-                                                ("num_experts", group.size), ("top_k", top_k)))
+        key = (("dtype", "uint8"), ("hidden", num_bytes), ("layout", "rank_major"), ("num_experts", group.size),
+               ("top_k", top_k))
+        if self._gathered_in != group.view[0]:  # ranks may have other exchanges: a process may be new in this view
+            self.exchanges.agree(copies, key)
+            self._gathered_in = group.view[0]
+        exchange = self.exchanges.hold(copies, key)
         row = tensor.reshape(1, -1).view(torch.uint8).expand(copies, num_bytes).contiguous()
         received = exchange.dispatch(row, ids.view(copies, top_k), deadline=self.deadline)
         return received.rows.view(tensor.dtype).view(group.size, *tensor.shape)
