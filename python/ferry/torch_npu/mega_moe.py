@@ -13,6 +13,7 @@ import torch
 import ferry
 from ferry.moe import moe, swiglu
 from ferry.torch.refusing import Refusing
+from ferry.views import keeping_owners
 
 
 def refuse_unless(default, **given):
@@ -45,8 +46,9 @@ class SymmBuffer:
         with Refusing(self.members.refuse_exchange):
             refuse_unless({"dispatch_quant_mode": 0, "dispatch_quant_out_dtype": 28, "combine_quant_mode": 0,
                            "comm_alg": ""}, **how)
-        self.exchange = self.members.exchange(max_tokens=num_max_tokens_per_rank, hidden=hidden,
-                                              num_experts=num_experts, top_k=num_topk, dtype=torch.bfloat16)
+        settings = dict(max_tokens=num_max_tokens_per_rank, hidden=hidden, num_experts=num_experts, top_k=num_topk,
+                        dtype=torch.bfloat16)
+        self.exchange = self.members.exchange(**keeping_owners(self.members, settings))
         whole, more = divmod(num_experts, self.members.size)
         self.num_local = whole + (self.members.rank < more)
 
