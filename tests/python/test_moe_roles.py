@@ -99,6 +99,38 @@ class Model(torch.nn.Module):
         return self.moe(self.linear(tokens), ids, weights)
 
 
+def clip(group):
+    torch.manual_seed(group.rank)
+    layer, dense = make(group), torch.nn.Parameter(torch.ones(3))
+    layer(*inputs(group.rank)).square().sum().backward()
+    dense.grad = torch.ones(3)
+    own = sum(weights.grad.double().square().sum().item() for weights in layer.experts.parameters())
+    total = ferry.torch.clip_grad_norm_([dense, *layer.experts.parameters()], 0.5)
+    return own, total.item(), dense.grad
+
+
+def test_experts_of_all_ranks_count_in_the_norm_of_gradients():
+    own, totals, gradients = zip(*ferry.spawn(4, clip, deadline=60.0))
+    assert own[2] > 0 and own[3] > 0
+    assert totals == pytest.approx([(3 + sum(own)) ** 0.5] * 4)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+
+
+def unplaced(group):
+    whole = dict(token_ranks=[], expert_ranks=[])
+    for settings in dict(expert_rank=[0, 1, 0, 1]), dict(num_shared_experts=1, num_shared_ranks=1), dict(tp_size=2):
+        with pytest.raises(ferry.Error, match=next(iter(settings))):
+            make(group, **whole, **settings)
+    layer = make(group, **whole)
+    half = blocks(2, 2)
+    with pytest.raises(ferry.InvalidArgument, match="2 slots, the layer 4"):
+        layer.switch(half, half)
+
+
+def test_experts_that_are_no_blocks_are_refused():
+    ferry.spawn(2, unplaced, deadline=60.0)
+
+
 def train_wrapped(group, path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=group.rank, world_size=group.size)
     model = Model(group)

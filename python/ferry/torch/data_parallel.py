@@ -5,11 +5,13 @@
 
 docs/moe_training.md has them in a program. Calls torch."""
 
+import struct
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import ferry
-from ferry.torch.expert_mesh import has_own_experts, is_sharded
+from ferry.torch.expert_mesh import groups_of_experts, has_own_experts, is_sharded
 from ferry.torch.module import MoE
 
 
@@ -46,18 +48,25 @@ def _tensors(module):
 @torch.no_grad()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
     """Does what torch.nn.utils.clip_grad_norm_ does, but takes plain tensors and DTensors on several meshes together,
-    which torch refuses. The plain tensors are equal on all ranks. Returns the norm of all gradients, a plain tensor.
-    Needs torch 2.6. Collective."""
+    which torch refuses. Plain tensors are equal on all ranks, except experts of layers with expert_ranks: of these each
+    rank gives its own. Returns the norm of all gradients, a plain tensor. Needs torch 2.6. Collective."""
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-    by_mesh = {}
+    parameters = [parameters] if torch.is_tensor(parameters) else list(parameters)
+    groups = groups_of_experts(parameters)
+    by_mesh = {groups[key]: [] for key in groups}  # a rank without gradients takes part, too
     for weights in parameters:
         if weights.grad is not None:
-            by_mesh.setdefault(weights.grad.device_mesh if is_sharded(weights.grad) else None, []).append(weights)
+            mesh = weights.grad.device_mesh if is_sharded(weights.grad) else groups.get(id(weights))
+            by_mesh.setdefault(mesh, []).append(weights)
     norms = []
-    for held in by_mesh.values():
+    for mesh, held in by_mesh.items():
         norm = get_total_norm([weights.grad for weights in held], norm_type)
-        norms.append(norm.full_tensor() if is_sharded(norm) else norm)
+        if isinstance(mesh, ferry.Group):
+            said = mesh.all_gather(struct.pack("d", norm.item()))  # empty for a rank that the view lacks
+            norms += [torch.tensor(struct.unpack("d", each)[0]) for each in said if each]
+        else:
+            norms.append(norm.full_tensor() if is_sharded(norm) else norm)
     total = get_total_norm(norms, norm_type, error_if_nonfinite)
     for held in by_mesh.values():
         clip_grads_with_norm_(held, max_norm, total)

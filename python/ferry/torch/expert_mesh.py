@@ -13,6 +13,7 @@ torch.distributed.tensor is loaded when it is needed."""
 import copy
 import struct
 import sys
+import weakref
 from functools import partial
 
 import torch
@@ -92,7 +93,7 @@ def check_weights(experts, num_local):
 def changed(experts, change, num_local, mesh):
     """Returns {id of a tensor: the tensor that replaces it} for replace(). A parameter, or a buffer [L, ...], is
     replaced by change(its local tensor), as a DTensor over the mesh, or as a plain tensor if `mesh` is None. Kept are
-    other buffers, and if `mesh` is None the plain tensors that `change` returns unchanged."""
+    other buffers, and tensors that `change` returns unchanged and that are on this mesh, or on none, already."""
     tensors = {id(tensor): tensor for tensor in (*experts.parameters(), *experts.buffers())}
     return {key: _changed(tensor, change, num_local, mesh) for key, tensor in tensors.items()}
 
@@ -111,7 +112,7 @@ def _changed(tensor, change, num_local, mesh):
     if not is_parameter and part.shape[:1] != (num_local,):
         return tensor
     made = change(part)
-    if made is part and mesh is None and not is_sharded(tensor):
+    if made is part and (tensor.device_mesh if is_sharded(tensor) else None) == mesh:
         return tensor
     made = made if mesh is None else sharded(made, mesh)
     return torch.nn.Parameter(made, tensor.requires_grad) if is_parameter else made
@@ -196,6 +197,23 @@ def _named(module):
 def has_own_experts(layer):
     """Whether each rank of the layer's group has other experts, in torch.distributed."""
     return layer.mesh is not None or bool(layer.settings.get("expert_ranks"))
+
+
+_noted: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+
+
+def note(layer):
+    """Remembers a layer whose experts are plain tensors and differ between ranks, for groups_of_experts()."""
+    if layer.mesh is None and layer.settings.get("expert_ranks"):
+        _noted.add(layer)
+
+
+def groups_of_experts(parameters):
+    """Returns {id of a parameter: the ferry.Group over which ranks hold other experts} for those of `parameters` that
+    are plain tensors of such a layer."""
+    with_weights = [layer for layer in _noted if isinstance(layer.experts, torch.nn.Module)]
+    groups = {id(weights): layer.group for layer in with_weights for weights in layer.experts.parameters()}
+    return {id(weights): groups[id(weights)] for weights in parameters if id(weights) in groups}
 
 
 def check_wrapped(layer):

@@ -56,6 +56,7 @@ class MoE(torch.nn.Module):
         self.overlap, self.balancer, self.gradients, self.experts = overlap, None, gradients, experts
         self.settings = dict(max_tokens=max_tokens, hidden=hidden, num_experts=num_experts, top_k=top_k, dtype=dtype,
                              **settings)
+        self._first_dtype = dtype
         self._join(group, mesh, lambda: self._make_experts(group, intermediate))
 
     def _make_experts(self, group, intermediate):
@@ -70,10 +71,20 @@ class MoE(torch.nn.Module):
         if self.gradients not in ("mean", "sum"):
             raise ferry.InvalidArgument(f"MoE: gradients is {self.gradients!r}, need 'mean' or 'sum'")
         if self.experts is None:
+            self._check_blocks("makes experts")
             num_local = self._num_local(group)
             first = owners.index(group.rank) * num_local if num_local else 0
             numbers = _logical_experts(self.settings)[first:first + num_local]
             self.experts = SwiGLU(num_local, hidden, intermediate, self.settings["dtype"], numbers)
+
+    def _check_blocks(self, what):
+        """Raises InvalidArgument for settings that give a rank other experts than a block of equally many. `what` the
+        layer does that needs blocks."""
+        for name, least in ("expert_rank", None), ("num_shared_experts", 0), ("tp_size", 1):
+            value = self.settings.get(name)
+            if value not in (None, least):
+                raise ferry.InvalidArgument(f"MoE: {name} is {value}, and a layer that {what} has a block of equally "
+                                            "many experts on each rank")
 
     def _owners(self, group):
         """The ranks with experts, in the order of their experts."""
@@ -94,6 +105,7 @@ class MoE(torch.nn.Module):
             if group.size != self._num_ranks:
                 raise ferry.InvalidArgument(f"MoE.join: the group has {group.size} ranks, the layer was saved by one "
                                             f"of {self._num_ranks}")
+            self.settings = {**self.settings, "dtype": self._first_dtype}  # as on a rank that makes its layer anew
 
         self._join(group, mesh, check)
 
@@ -113,6 +125,7 @@ class MoE(torch.nn.Module):
                 mesh_of_ranks = expert_mesh.checked(mesh, torch_ranks)
             if isinstance(self.experts, torch.nn.Module):
                 if mesh_of_ranks is not None:
+                    self._check_blocks("shards experts over a mesh")
                     expert_mesh.check_weights(self.experts, num_local)
                 made = expert_mesh.changed(self.experts, lambda part: part, num_local, mesh_of_ranks)
                 expert_mesh.replace(self.experts, made)
@@ -122,6 +135,7 @@ class MoE(torch.nn.Module):
         self.made_before_torch_distributed = group.size > 1 and torch_ranks[0][0] < 0
         self._shared = shared(group, self.settings)
         self.group, self._num_ranks, self._view = group, group.size, group.view[0]
+        expert_mesh.note(self)
 
     @property
     def exchange(self):
@@ -134,7 +148,11 @@ class MoE(torch.nn.Module):
         for same in (self.group, self.mesh, self._shared):
             memo[id(same)] = same
         copied = memo[id(self)] = type(self).__new__(type(self))
-        copied.__dict__.update(copy.deepcopy({**self.__dict__, "balancer": None}, memo))
+        # In a later view the first call of the copy agrees with all ranks on the exchange, as that of a copy that
+        # another rank made in an earlier view does.
+        view = self._view if self.group is None or self.group.view[0] == 1 else 0
+        copied.__dict__.update(copy.deepcopy({**self.__dict__, "balancer": None, "_view": view}, memo))
+        expert_mesh.note(copied)
         return copied
 
     def __getstate__(self):
@@ -184,6 +202,7 @@ class MoE(torch.nn.Module):
         if self.settings.get("expert_ranks"):
             raise ferry.InvalidArgument("MoE: a placement has experts on all ranks, and expert_ranks is "
                                         f"{self.settings['expert_ranks']}")
+        self._check_blocks("changes its placement")
         old, new = ferry.placement.in_view(self.group, old, new)
         experts, own = set(old.experts) - {-1}, self.group.rank
         if any(-1 in new.of_rank(rank) for rank in self.group.view[1]) or experts != set(new.experts) - {-1}:
@@ -194,6 +213,9 @@ class MoE(torch.nn.Module):
         if any(expert not in (-1, mine) for expert, mine in zip(said, held)):
             raise ferry.InvalidArgument(f"MoE: this rank holds the experts {held}, and by the old placement {said}")
         self._check_whole("switch")
+        if len(old.experts) != self.settings["num_experts"]:
+            raise ferry.InvalidArgument(f"MoE: the old placement has {len(old.experts)} slots, the layer "
+                                        f"{self.settings['num_experts']}")
         return old, new
 
     def _check_whole(self, call):
