@@ -362,5 +362,25 @@ TEST(CapiOperations, ActiveRanksReplicasAndSharedExperts) {
   });
 }
 
+TEST(CapiOperations, ABadStructDoesNotWaitForRanksThatAreLeftOut) {
+  on_ranks(3, [](ferry_group* group) {
+    Seat seat(group);
+    const std::vector<std::int32_t> active = {0, 1};
+    auto dispatch = seat.dispatch_args();
+    dispatch.active_ranks = active.data();
+    dispatch.num_active_ranks = 2;
+    const int rank = ferry_group_rank(group);
+    for (std::int64_t& id : seat.ids) id %= 4;  // experts of ranks 0 and 1
+    if (rank < 2) {
+      auto given = dispatch;
+      if (rank == 0) given.struct_size = 8;
+      expect_error(ferry_dispatch(seat.exchange, &given, &seat.received),
+                   rank == 0 ? FERRY_INVALID_ARGUMENT : FERRY_PEER_REJECTED, {"struct_size"});
+      expect_ok(ferry_dispatch(seat.exchange, &dispatch, &seat.received));
+    }
+    expect_ok(ferry_group_barrier(group));
+  });
+}
+
 }  // namespace
 }  // namespace ferry::test

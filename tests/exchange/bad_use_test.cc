@@ -111,6 +111,21 @@ TEST_P(BadUse, CachedDispatchWithOtherTokensOrMasks) {
   });
 }
 
+// A front may refuse a call for an error of its own, such as a timeout.
+TEST_P(BadUse, RefusalByACodeOfABrokenGroup) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 91);
+  run(scenario, [&](Group, Seat& seat) {
+    DispatchCall call = seat.dispatch_call(0);
+    Received none;
+    const bool refuses = seat.rank() == kOffender;
+    const Status status = refuses ? seat.exchange().refuse_dispatch({Code::kTimeout, "mine", 0})
+                                  : seat.exchange().dispatch(call.args(), none);
+    require_status(status, refuses ? Code::kInvalidArgument : Code::kPeerRejected,
+                   {"timeout: mine"}, "dispatch");
+    seat.play(1);
+  });
+}
+
 TEST_P(BadUse, CombineInPlaceOnAReleasedBuffer) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 87);
   run(scenario, [&](Group, Seat& seat) {
