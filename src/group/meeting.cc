@@ -30,8 +30,8 @@ void meet_in_view(GroupState& group, const Deadline& by,
   const std::function<void()> look = [&group, &said] {
     group.progress();
     said = group.verdict();
+    if (said.ok()) said = NextView::end_by_lost_link(group);
     require_ok(said);
-    NextView::look_for_lost_link(group);
   };
   try {
     const Deadline looking = by.looking(look);

@@ -161,9 +161,9 @@ class NextView {
   // Throws Error if a member is lost: while ranks meet, no connection shows the loss of a rank that
   // has not come.
   static void look_for_loss(GroupState& group);
-  // The same for lost links only. A link to a rank that has left does not count: the rank may have
-  // left because another one was lost.
-  static void look_for_lost_link(const GroupState& group);
+  // Ends the view if the link to one of its ranks is lost, and returns the loss. A link to a rank
+  // that has left does not count: the rank may have left because another one was lost.
+  static Status end_by_lost_link(GroupState& group);
   static std::optional<Error> loss_in(GroupState& group);  // what look_for_loss() throws
   // Whether this rank has come to the view.
   static bool has_come(const GroupState& group, std::uint64_t view) noexcept;

@@ -54,7 +54,7 @@ class ViewChange {
   void sleep(const std::vector<int>& undecided) noexcept;
   // Call when they are known.
   Status begin();
-  std::vector<int> decide_seats() noexcept;
+  std::vector<int> decide_seats();
   Status outside() const;
 
   GroupState& group_;
@@ -148,8 +148,7 @@ Status ViewChange::find_loss(const GroupState& group) noexcept {
     if (group.flags_->has_left(rank))
       return {Code::kPeerLost, fmt::format("{} has left the group", group.name_of(rank)), rank};
     if (!group.here(rank) && ViewMessages::unreachable(group, rank)) {
-      return {Code::kPeerLost, fmt::format("{} of another node is lost", group.name_of(rank)),
-              rank};
+      return {Code::kPeerLost, group.name_of(rank) + " of another node is lost", rank};
     }
   }
   return {};
@@ -161,16 +160,17 @@ void NextView::look_for_loss(GroupState& group) {
   require_ok(ViewChange::find_loss(group));
 }
 
-void NextView::look_for_lost_link(const GroupState& group) {
+Status NextView::end_by_lost_link(GroupState& group) {
   const BetweenNodes& nodes = group.nodes_;
   for (const int rank : group.view().members) {
     const bool lost = nodes.lost[rank].load(std::memory_order_acquire);      // partner: lost()
     const bool left = nodes.farewell[rank].load(std::memory_order_acquire);  // read_abort()
-    if (lost && !left) {
-      throw Error(Code::kPeerLost, fmt::format("{} of another node is lost", group.name_of(rank)),
-                  rank);
-    }
+    if (!lost || left) continue;
+    const std::string why = group.name_of(rank) + " of another node is lost; ";
+    return group.break_group(Code::kPeerLost, rank,
+                             why + group.view_is_over(Code::kPeerLost, rank));
   }
+  return {};
 }
 
 std::optional<Error> NextView::loss_in(GroupState& group) {
@@ -272,7 +272,7 @@ Status ViewChange::outside() const {
 
 // Decides that the ranks of this node that died or left are outside of the view. Returns those
 // without a seat.
-std::vector<int> ViewChange::decide_seats() noexcept {
+std::vector<int> ViewChange::decide_seats() {
   std::vector<int> undecided;
   for (const int rank : group_.node_ranks_) {
     const GroupSlot& slot = group_.flags_->slot(rank);
