@@ -298,6 +298,7 @@ bool flush_all(const std::vector<Connection*>& connections, Deadline deadline) {
   };
   while (std::any_of(connections.begin(), connections.end(), unsent)) {
     if (deadline.passed()) return false;
+    deadline.look([](const Error& why) { throw why; });
     service(connections, deadline.remaining_ms());
   }
   return true;

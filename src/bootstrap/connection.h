@@ -150,7 +150,8 @@ Error failure_in(const std::string& payload);
 // Returns true if extra_fd is readable.
 bool service(const std::vector<Connection*>& connections, int wait_ms, int extra_fd = -1);
 
-// Sends all queued frames. Returns false if the deadline passes before all of them are sent.
+// Sends all queued frames. Returns false if the deadline passes before all of them are sent. Throws
+// what Deadline::look() finds meanwhile.
 bool flush_all(const std::vector<Connection*>& connections, Deadline deadline);
 
 // Sends the failure to all connections that accept it within half a second.

@@ -113,7 +113,11 @@ void Coordinator::reply(FrameKind kind, std::uint32_t call, std::string payload,
     members_[place].connection->send(kind, call, shared,
                                      handouts.empty() ? nullptr : handouts[place]);
   }
-  if (flush_all(connections(), deadline)) return;
+  try {
+    if (flush_all(connections(), deadline)) return;
+  } catch (const Error& why) {
+    fail(why);
+  }
   const std::vector<int> stuck = ranks_where([&](std::size_t place) {
     return members_[place].connection && members_[place].connection->unsent();
   });
