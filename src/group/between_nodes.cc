@@ -247,8 +247,7 @@ void GroupState::read_barrier(int from, std::uint64_t number, std::span<const st
   ring();
 }
 
-void GroupState::read_abort(int from, std::uint64_t word,
-                            std::span<const std::byte> report) noexcept {
+void GroupState::read_abort(int from, std::uint64_t word, std::span<const std::byte> report) {
   if (report.size() != GroupSlot::kReportBytes || !AbortWord::is_one(word, size_)) return;
   if (nodes_.reached[from]) nodes_.to_acknowledge.push_back(from);
   if (AbortWord::code(word) == Code::kClosed)

@@ -113,7 +113,7 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
 
 // [ranks] The rank that each rank of this node is seen to wait for; -1: none is seen. In a wait
 // until messages have been sent all are -1: waits of other ranks say nothing about the network.
-std::vector<int> GroupState::waits_here(const Await& await, int missing) noexcept {
+std::vector<int> GroupState::waits_here(const Await& await, int missing) {
   std::vector<int> waits_for(size_, -1);
   if (await.outgoing) return waits_for;
   std::vector<std::vector<std::uint64_t>> before;
@@ -153,7 +153,7 @@ std::vector<int> GroupState::waits_since(
 // The lowest rank that has not sent this rank messages for which others wait; -1: there is none.
 // With `lost`, only ranks whose link is lost and that have not given up, but then also ranks with
 // more messages that no flag shows.
-int GroupState::owing(bool lost) const noexcept {
+int GroupState::owing(bool lost) const {
   if (!messages_) return -1;
   const auto held = lock();
   std::vector<Channel::Awaited> of_channels;

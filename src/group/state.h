@@ -238,16 +238,16 @@ class GroupState {
   void send_abort(std::uint64_t word) noexcept;
   void send_abort_to_listeners();
   void connect(const std::vector<int>& peers);
-  void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
+  void read_abort(int from, std::uint64_t word, std::span<const std::byte> report);
   Status arrive(std::span<const std::byte> piece, CallTime& time) noexcept;
   std::string how_far(const Await& await, const std::vector<int>& missing) const;
   const char* state_of(int rank, Code code) const noexcept;
   Seen look(const Await& await, const std::vector<int>& missing) const;
   int gone_culprit(const Await& await, const std::vector<int>& missing) const;
   bool is_blamed_while_waiting(const Await& await, std::uint64_t word) const noexcept;
-  std::vector<int> waits_here(const Await& await, int missing) noexcept;
+  std::vector<int> waits_here(const Await& await, int missing);
   std::vector<int> waits_since(const std::vector<std::vector<std::uint64_t>>& waited) const;
-  int owing(bool lost) const noexcept;
+  int owing(bool lost) const;
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;
 

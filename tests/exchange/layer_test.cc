@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "collectives/refused_memory.h"
@@ -297,6 +299,8 @@ void refuse_memory(const Scenario& scenario, bool two_batches, int block,
     require_ok(group.barrier(), "barrier");
     Status status;
     {
+      // Rank 0 comes late, so that rank 1 looks at the state of the others while it waits.
+      if (seat.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       const RefusedMemory one(seat.rank() == 1 ? block : -1, /*once=*/true);
       status = seat.run(seat.multiplies(), two_batches);
     }
