@@ -121,7 +121,7 @@ def unplaced(group):
     for settings in dict(expert_rank=[0, 1, 0, 1]), dict(num_shared_experts=1, num_shared_ranks=1), dict(tp_size=2):
         with pytest.raises(ferry.Error, match=next(iter(settings))):
             make(group, **whole, **settings)
-    layer = make(group, **whole)
+    layer = make(group, **whole, expert_rank=[], num_shared_experts=0, tp_size=1)
     half = blocks(2, 2)
     with pytest.raises(ferry.InvalidArgument, match="2 slots, the layer 4"):
         layer.switch(half, half)

@@ -82,7 +82,7 @@ class MoE(torch.nn.Module):
         layer does that needs blocks."""
         for name, least in ("expert_rank", None), ("num_shared_experts", 0), ("tp_size", 1):
             value = self.settings.get(name)
-            if value not in (None, least):
+            if len(value) > 0 if hasattr(value, "__len__") else value not in (None, least):
                 raise ferry.InvalidArgument(f"MoE: {name} is {value}, and a layer that {what} has a block of equally "
                                             "many experts on each rank")
 
