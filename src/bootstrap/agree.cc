@@ -7,8 +7,28 @@
 #include <charconv>
 #include <map>
 #include <sstream>
+#include <utility>
 
 namespace ferry::internal {
+
+namespace {
+
+// What share_reply() wrote.
+struct ShareReply {
+  std::string bytes;
+  int lost = -1;  // the rank whose loss is the problem
+  std::string problem;
+};
+
+ShareReply read_share_reply(const std::string& reply) {
+  ShareReply read;
+  std::istringstream words(reply);
+  if (!(words >> read.bytes >> read.lost)) return {read.bytes, -1, "its reply is malformed"};
+  std::getline(words >> std::ws, read.problem, '\0');
+  return read;
+}
+
+}  // namespace
 
 std::string rank_list(const std::vector<int>& ranks) {
   if (ranks.empty()) return "no rank";
@@ -118,9 +138,10 @@ void check_shared(const std::vector<std::string>& replies, const std::vector<int
   std::vector<std::string> sizes, problems;
   std::vector<int> lost;
   for (const std::string& reply : replies) {
-    std::istringstream words(reply);
-    words >> sizes.emplace_back() >> lost.emplace_back() >> std::ws;
-    std::getline(words, problems.emplace_back(), '\0');
+    ShareReply read = read_share_reply(reply);
+    sizes.push_back(std::move(read.bytes));
+    problems.push_back(std::move(read.problem));
+    lost.push_back(read.lost);
   }
   check_same_bytes(sizes, ranks);
   for (std::size_t place = 0; place < lost.size(); ++place) {
