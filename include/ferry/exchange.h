@@ -87,6 +87,9 @@ struct ScaleRows {
   std::int64_t num_channels = 0;
 };
 
+// For refuse_dispatch and refuse_combine: an invalid rank, as the ranks of the call are not known.
+inline constexpr int kUnknownRanks[] = {-1};
+
 // A number that the caller gives with a call, such as a digest of settings on which its ranks must
 // agree. All ranks get the numbers of all. ferry neither reads nor compares them.
 struct Digests {
@@ -338,8 +341,8 @@ class FERRY_EXPORT Exchange {
   // Replaces a dispatch or combine whose arguments a front refuses: the other ranks get
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
   // error that broke the group. A `why` whose code says that the group is broken, or ok, becomes
-  // kInvalidArgument. `active_ranks` are those of the call (chosen_ranks): invalid ranks,
-  // such as {-1}, mean that they are not known, and then this rank waits for no rank. A rank that
+  // kInvalidArgument. `active_ranks` are those of the call (chosen_ranks). With
+  // kUnknownRanks, or other invalid ranks, this rank waits for no rank. A rank that
   // is not active refuses for itself alone, without a wait. `digests` (may be null): as
   // Digests::all.
   [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},

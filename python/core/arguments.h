@@ -20,9 +20,6 @@ struct DispatchObjects {
       replica_table, active_ranks, deadline;
 };
 
-// An invalid rank: the ranks that take part in the call are not known.
-inline constexpr int kUnknownRanks[] = {-1};
-
 struct DispatchInput {
   DispatchArgs args{.active_ranks = kUnknownRanks};  // until active_ranks is read
   std::vector<nb::object> kept;

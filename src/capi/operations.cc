@@ -16,9 +16,6 @@ using ferry::Status;
 
 namespace {
 
-// The ranks of a call whose arguments are not read yet. A refusal then waits for no rank.
-constexpr int kUnknownRanks[] = {-1};
-
 // Frees the object that a struct of the caller owns, and clears the struct.
 template <typename Owner, typename Struct>
 void release(Struct* given, const char* name) {
@@ -43,7 +40,7 @@ Status hand_over(Status status, Owned<ReceivedOwner> owner, ferry_received* rece
 }
 
 std::span<const int> ranks_of(const ferry::CombineArgs& args) {
-  return args.handle || args.dispatched ? args.chosen_ranks() : kUnknownRanks;
+  return args.handle || args.dispatched ? args.chosen_ranks() : ferry::kUnknownRanks;
 }
 
 }  // namespace
@@ -56,7 +53,7 @@ ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* a
   return guarded([&] {
     ferry_exchange& used = required(exchange, "exchange");
     Owned<ReceivedOwner> owner;
-    ferry::DispatchArgs given{.active_ranks = kUnknownRanks};
+    ferry::DispatchArgs given{.active_ranks = ferry::kUnknownRanks};
     const Status refusal = attempt(used.rank, [&] {
       given = to_dispatch_args(args);  // before owner_for() clears `received`
       owner = owner_for(used, received);
@@ -82,7 +79,7 @@ ferry_code ferry_dispatch_send(ferry_exchange* exchange, const ferry_dispatch_ar
                                uint64_t* operation) {
   return guarded([&] {
     ferry_exchange& used = required(exchange, "exchange");
-    ferry::DispatchArgs given{.active_ranks = kUnknownRanks};
+    ferry::DispatchArgs given{.active_ranks = ferry::kUnknownRanks};
     const Status refusal = attempt(used.rank, [&] {
       required(operation, "operation") = 0;
       given = to_dispatch_args(args);
