@@ -158,10 +158,14 @@ void Job::take_no(std::size_t agent, int number) {
 
 // An agent that has ended does not answer.
 void Job::drop_questions_to(const Watched& ended) {
-  std::vector<int> questions;
-  for (const auto& [number, asked] : restarts_.asked) questions.push_back(number);
-  const auto agent = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
-  for (const int number : questions) take_no(static_cast<std::size_t>(agent), number);
+  const std::size_t agent = place_of(ended);
+  for (auto asked = restarts_.asked.begin(); asked != restarts_.asked.end();)
+    take_no(agent, (asked++)->first);  // which may erase that question
+}
+
+std::size_t Job::place_of(const Watched& child) const {
+  const auto is_child = [&child](const Watched& other) { return &other == &child; };
+  return std::ranges::find_if(children_, is_child) - children_.begin();
 }
 
 // Restarts are counted here, for the ranks of all hosts together.

@@ -116,6 +116,7 @@ class Job {
   void take_answer(std::size_t agent, std::string_view report);
   void take_no(std::size_t agent, int number);
   void drop_questions_to(const Watched& ended);
+  std::size_t place_of(const Watched& child) const;
   void answer(std::size_t agent, int place, bool admitted);
   void order(const std::string& text);
   void order(Watched& agent, const std::string& text);

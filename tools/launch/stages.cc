@@ -121,7 +121,7 @@ void Job::rank_ended(Watched& ended, int status) {
   std::string failure = fmt::format("{} {}", name_of(ended), describe_end(status));
   if (code != 0 && may_start_again(failure)) {
     if (options_.orders) {
-      const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
+      const auto place = place_of(ended);
       ended.failure = failure;
       ended.code = code;
       return err_.add(kReportLost, fmt::format("{} {:d} {}", place, can_admit(), failure), "");
@@ -171,7 +171,7 @@ bool Job::may_start_again(std::string& failure) const {
 bool Job::start_again(Watched& ended, std::string& failure, int restart) {
   if (stage_ != Stage::kRunning || outcome_.asked_to_end) return false;
   kill(-ended.pid, SIGKILL);  // processes that the rank left behind
-  const auto place = std::ranges::find(children_, ended.pid, &Watched::pid) - children_.begin();
+  const auto place = place_of(ended);
   try {
     Watched before = std::exchange(ended, start_in_place(static_cast<int>(place)));
     // The last lines of the rank may still come, from it or from processes that it left behind.
