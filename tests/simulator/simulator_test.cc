@@ -60,9 +60,12 @@ TEST(Simulator, SeedsThatWereWrongOnceEndAsTheyMust) {
 // because a rank that outlived its exchange forgot who sends to it. A rank that only waited
 // patiently was named. A rank read the record of a combine from a rank that had departed before the
 // combine (3313292). A rank left while messages were under way to a rank that had departed and
-// still passed them on (3322595).
+// still passed them on (3322595). A rank that saw a lost link left a meeting without a report, and
+// was named in place of the rank that had died (3331, 3364, 6237, 6626, 15559). A coordinator sent
+// a reply to ranks that had given up, and did not look at the group (12442).
 TEST(Simulator, RunsWithSetsThatWereWrongOnceEndAsTheyMust) {
-  for (const std::uint64_t seed : {3050442, 3102899, 3112813, 3113160, 3313292, 3322595})
+  for (const std::uint64_t seed :
+       {3050442, 3102899, 3112813, 3113160, 3313292, 3322595, 3331, 3364, 6237, 6626, 12442, 15559})
     expect_right(run_case(draw_case(seed)), "seed " + std::to_string(seed));
 }
 
