@@ -2,6 +2,7 @@
 // the fused norm: each names the value and the rule, and the next call works.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -106,42 +107,39 @@ TEST(BadFeatures, RanksThatDoNotAgreeWhoTakesPart) {
   });
 }
 
-// A handle's rows are numbered by the ranks it was made with.
-TEST(BadFeatures, CachedHandleOfOtherActiveRanks) {
+// The offender spoils a dispatch with a handle and weights, which is refused on all ranks.
+void try_bad_cached_dispatch(const BadDispatch& bad) {
   const Scenario scenario = two_rounds();
   run_ranks(Mode::kThreads, kRanks, [&](Group group) {
     Seat seat(group, scenario);
     const Handle handle = seat.dispatch(0).handle;
     DispatchCall call = seat.dispatch_call(0);
-    DispatchArgs args = {.tokens = call.args().tokens, .cached = handle};
-    const int others[] = {2, 0, 1};
-    if (seat.rank() == kOffender) args.active_ranks = others;
+    Scratch scratch;
+    scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
+    DispatchArgs args = {
+        .tokens = call.args().tokens, .topk_weights = scratch.weights.data(), .cached = handle};
+    if (seat.rank() == kOffender) bad.spoil(args, scratch);
     Received received;
     const Status status = seat.exchange().dispatch(args, received);
     require(status.group_usable() && status.culprit() == kOffender, status.message());
     require_status(status, seat.rank() == kOffender ? Code::kInvalidArgument : Code::kPeerRejected,
-                   {"[2, 0, 1]", "cached handle"}, "dispatch");
+                   bad.parts, "dispatch");
     seat.play(1);
   });
 }
 
+// A handle's rows are numbered by the ranks it was made with.
+TEST(BadFeatures, CachedHandleOfOtherActiveRanks) {
+  static constexpr int kOthers[] = {2, 0, 1};
+  try_bad_cached_dispatch(
+      {"OtherRanks", SPOIL(a.active_ranks = kOthers), {"[2, 0, 1]", "cached handle"}});
+}
+
 // The weights of a cached dispatch are looked at, too.
 TEST(BadFeatures, NanWeightOfACachedDispatch) {
-  const Scenario scenario = two_rounds();
-  run_ranks(Mode::kThreads, kRanks, [&](Group group) {
-    Seat seat(group, scenario);
-    const Handle handle = seat.dispatch(0).handle;
-    DispatchCall call = seat.dispatch_call(0);
-    std::vector<float> weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
-    if (seat.rank() == kOffender) weights.assign(weights.size(), kNotANumber);
-    Received received;
-    const Status status = seat.exchange().dispatch(
-        {.tokens = call.args().tokens, .topk_weights = weights.data(), .cached = handle}, received);
-    require(status.group_usable() && status.culprit() == kOffender, status.message());
-    require_status(status, seat.rank() == kOffender ? Code::kInvalidArgument : Code::kPeerRejected,
-                   {"the weight at token", "NaN"}, "dispatch");
-    seat.play(1);
-  });
+  try_bad_cached_dispatch({"NanWeight",
+                           SPOIL(std::ranges::fill(s.weights, kNotANumber)),
+                           {"the weight at token", "NaN"}});
 }
 
 // ---- combine
