@@ -147,8 +147,7 @@ void bind_collectives(nb::module_& module) {
            "reduce_scatter_v and broadcast that lie there and do not fit the caches are read in "
            "place, without a copy into the window. Elsewhere it is an array as any other. It may "
            "outlive this object. ferry.Capacity if no free piece of shared_bytes is large enough, "
-           "or if "
-           "the machine lacks the memory.")
+           "or if the machine lacks the memory.")
       .def(
           "close", [](const PyCollectives& self) { self.close(); }, "Releases the window. Local.");
   bind_moves(type);

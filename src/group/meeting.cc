@@ -18,12 +18,12 @@ constexpr int kLookUs = 200;
 
 }  // namespace
 
-// While this rank waits there, it moves messages between nodes and checks whether the group is
-// broken or a link to a member is lost. The connection of the meeting to a lost rank may last
-// longer than the link; and a rank that gave up may have no way left to say so. If the wait fails,
-// the rendezvous only knows that a connection ended. So an error that a rank reported before is
-// thrown instead; or else the cause that the ranks of this node see, since the rank that died may
-// be the one that had to pass the report on.
+// While this rank waits there, it moves messages between nodes, checks whether the group is broken,
+// and ends the view if a link to a member is lost. The connection of the meeting to a lost rank may
+// last longer than the link; and a rank that gave up may have no way left to say so. If the wait
+// fails, the rendezvous only knows that a connection ended. So an error that a rank reported before
+// is thrown instead; or else the cause that the ranks of this node see, since the rank that died
+// may be the one that had to pass the report on.
 void meet_in_view(GroupState& group, const Deadline& by,
                   const std::function<void(Rendezvous&, const Deadline&)>& call) {
   Status said;
