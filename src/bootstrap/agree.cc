@@ -13,7 +13,7 @@ namespace ferry::internal {
 
 namespace {
 
-// What share_reply() wrote.
+// The parts of a text that share_reply() has made.
 struct ShareReply {
   std::string bytes;
   int lost = -1;  // the rank whose loss is the problem

@@ -136,7 +136,7 @@ TEST(SimulatedAdmissions, EverySeedEndsAsItMust) {
 
 // Each seed went wrong once. Ranks waited for sums that the predecessor of a newcomer had ended
 // (117, 133, 149). A member that gave up in the handshake was taken for lost (3997, 4473, 9553).
-// What a rank said of a death was an error of the system on another node (9295, 33689).
+// A rank reported a death, and ranks of another node raised an error of the system (9295, 33689).
 // A newcomer that gave up did not leave, and one of its node that had begun the view waited for it
 // (13017, 13533, 17490, 31507, 32621). A rank did not learn that another one had called survive(),
 // as the rank that passed on its messages had died (36364). A rank whose links were lost waited for

@@ -148,8 +148,8 @@ class MoE(torch.nn.Module):
         for same in (self.group, self.mesh, self._shared):
             memo[id(same)] = same
         copied = memo[id(self)] = type(self).__new__(type(self))
-        # In a later view the first call of the copy agrees with all ranks on the exchange, as that of a copy that
-        # another rank made in an earlier view does.
+        # In a later view the copy does not keep the agreement of this layer on the exchange. Other ranks may have made
+        # their copies before the view began, and these agree in their first call.
         view = self._view if self.group is None or self.group.view[0] == 1 else 0
         copied.__dict__.update(copy.deepcopy({**self.__dict__, "balancer": None, "_view": view}, memo))
         expert_mesh.note(copied)

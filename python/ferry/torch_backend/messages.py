@@ -98,7 +98,7 @@ class Messenger:
             self._move(wait=True)
 
     def is_mine(self) -> bool:
-        """Whether this thread is in progress(): a signal handler runs inside its wait."""
+        """Whether this thread moves messages. True in a signal handler that interrupts its wait."""
         return self._mover == threading.get_ident()
 
     def is_busy(self) -> bool:

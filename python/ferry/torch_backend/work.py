@@ -209,7 +209,7 @@ class Issuer:
         self._servers = 0  # threads that wait for an operation or run one; not those in a callback
 
     def is_mine(self) -> bool:
-        """Whether this thread is in an operation: a signal handler runs inside a wait."""
+        """Whether this thread runs an operation. True in a signal handler that interrupts the wait of one."""
         return self._runner == threading.get_ident()
 
     def issue(self, work: FerryWork, asynchronous: bool) -> FerryWork:
